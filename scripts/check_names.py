@@ -2,7 +2,7 @@
 """Checks that code which works on programs asks ops and tensors for their properties and never for their names.
 
 No op is compared with a literal name, and no prefix, suffix or part of a tensor's, output's or instruction's name is
-looked for. Names are free in ops, in ir (which reads them from text), in base and checkpoint (whose names are of files),
+looked for. Names are free in ops, in ir (which reads them from text), base and checkpoint (whose names are of files),
 in models and in tests. Prints one line per offence (file:line: text) and exits 1 if there is one.
 """
 import re

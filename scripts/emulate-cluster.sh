@@ -16,10 +16,9 @@
 # `run` starts one rank (or K) on each host by Open MPI's own launcher and exits with the launcher's code. The ranks'
 # messages take the limited links. The launcher's messages take unlimited links of their own, so that it survives a cut.
 # --hosts N: use only the first N hosts. --cores C (default 1): each host has C cores of this machine, and all threads
-# of its ranks stay on them; with more hosts than cores, or with 0, nothing is pinned. --cores 1,0.5 makes hosts of
-# unlike speed: the second has one core for half of every 4 ms (a control group of the kernel). The variable
-# LANCET_CLUSTER=NAME (default lancet) names the cluster and its hosts, so that several clusters can be up. Your own
-# OMPI_MCA_* variables still hold.
+# of its ranks stay on them; with more hosts than cores, or with 0, nothing is pinned. The variable LANCET_CLUSTER=NAME
+# (default lancet) names the cluster and its hosts, so that several clusters can be up. Your own OMPI_MCA_* variables
+# still hold.
 # Exit codes: 2 wrong usage, a wrong hardware file, a cluster that is up already or is not up; 77 this machine or user
 # cannot have a cluster.
 set -euo pipefail
@@ -31,7 +30,6 @@ launcher_net=10.78.0     # the same, and head has .254
 packet=1514 payload=1448 # bytes of a full packet, and of them those of a message: the rest is Ethernet, IP and TCP
 queue=64mb               # more than the ranks have under way at once: links lose no packet
 most_hosts=200
-processor_period=4000    # us, of which a host with a part of a core runs for that part
 
 usage() {
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -100,16 +98,12 @@ bits_of() {
   [ -n "$found" ] || fail "expected a rate like 500mbit, from 64kbit to 100gbit, found '${1:-}'"
   echo "$found"
 }
-# Sets each: a value for every host, or one for all.
-read_each() { # NAME VALUE[,VALUE...] HOSTS
-  IFS=, read -ra each <<<"$2,"
-  [ ${#each[@]} -eq 1 ] || [ ${#each[@]} -eq "$3" ] ||
-    fail "expected $1 for all hosts, or $3 of them for as many hosts, found '$2'"
-}
 # Sets bits: of all hosts, or of each.
 read_rates() { # RATE[,RATE...] HOSTS
-  local rate network
-  read_each "a rate" "$1" "$2"
+  local rate network each
+  IFS=, read -ra each <<<"$1,"
+  [ ${#each[@]} -eq 1 ] || [ ${#each[@]} -eq "$2" ] ||
+    fail "expected a rate for all hosts, or $2 of them for as many hosts, found '$1'"
   bits=()
   for rate in "${each[@]}"; do
     network=$(bits_of "$rate")
@@ -121,14 +115,6 @@ check_count() { # NAME VALUE SMALLEST
     fail "expected $1 from $3 to $most_hosts, found '${2:-}'"
 }
 
-# Processes that were killed leave their group a little later.
-end_group() { # GROUP
-  local tries
-  for ((tries = 0; tries < 50; ++tries)); do
-    [ -e "$1" ] || return 0
-    rmdir "$1" 2>/dev/null || sleep 0.1
-  done
-}
 tear_down() {
   local space pids
   for space in $(namespaces); do
@@ -137,7 +123,6 @@ tear_down() {
     [ -z "$pids" ] || kill -KILL $pids 2>/dev/null || true
     ip netns delete "$space" 2>/dev/null || true
     rm -rf "/etc/netns/$space"
-    end_group "$(processor_group "$space")"
   done
   rmdir /etc/netns 2>/dev/null || true
 }
@@ -328,71 +313,18 @@ cores_here() {
   done
 }
 
-# A control group whose processes have less than all of the cores that they may run on.
-processor_group() { # HOST
-  if [ -e /sys/fs/cgroup/cgroup.controllers ]; then echo "/sys/fs/cgroup/$1"; else echo "/sys/fs/cgroup/cpu/$1"; fi
-}
-limit_processor() { # HOST CORES
-  local group us
-  group=$(processor_group "$1")
-  us=$(awk -v cores="$2" -v period="$processor_period" 'BEGIN { printf "%.0f", cores * period }')
-  attempt mkdir -p "$group"
-  if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
-    [ -e "$group/cpu.max" ] || attempt write_file +cpu /sys/fs/cgroup/cgroup.subtree_control
-    attempt write_file "$us $processor_period" "$group/cpu.max"
-  else
-    [ -e "$group/cpu.cfs_quota_us" ] || cannot "expected control groups of processors in /sys/fs/cgroup/cpu, found none"
-    attempt write_file "$processor_period" "$group/cpu.cfs_period_us"
-    attempt write_file "$us" "$group/cpu.cfs_quota_us"
-  fi
-}
-write_file() { echo "$1" >"$2"; } # TEXT FILE
-has_part_of_core() { [[ ${cores[$1]} == *.* ]]; } # HOST
-
-# Sets cores: of each host, without zeros at the end; pins: how many cores of this machine it is pinned to, none where
-# nothing is pinned.
-read_cores() { # CORES[,CORES...] HOSTS
-  local i value here sum=0
-  read_each "--cores" "$1" "$2"
-  cores=() pins=()
-  for ((i = 0; i < $2; ++i)); do
-    value=${each[i]:-${each[0]}}
-    { [[ $value =~ ^(0|[1-9][0-9]{0,2})(\.[0-9]{1,3})?$ ]] && awk -v cores="$value" -v most=$most_hosts \
-      'BEGIN { exit !(cores == 0 || (cores >= 0.25 && cores <= most)) }'; } ||
-      fail "expected --cores of 0, or from 0.25 to $most_hosts, found '$value'"
-    value=$(awk -v cores="$value" 'BEGIN { print cores + 0 }')
-    cores+=("$value")
-    pins+=("$(awk -v cores="$value" 'BEGIN { print int(cores) + (cores > int(cores)) }')")
-    sum=$((sum + pins[i]))
-  done
-  here=$(cores_here | wc -l)
-  [ "$sum" -gt "$here" ] || return 0
-  echo "note: $2 hosts of --cores $1 on $here cores; nothing is pinned" >&2
-  pins=()
-}
-
-# Writes the program that mpirun starts for each host in place of ssh, as PROGRAM HOST COMMAND... It runs where `ip
-# netns exec` has mounted another /sys, so it finds control groups by this script's own root.
+# Writes the program that mpirun starts for each host in place of ssh, as PROGRAM HOST COMMAND...
 write_agent() { # FILE HOSTS
-  local i pin next=0 lines
+  local i
   local -a all mine
   mapfile -t all < <(cores_here)
   {
     echo '#!/bin/sh'
     echo "host=\$1; shift; pin="
-    # shellcheck disable=SC2016
-    echo 'case $host in'
-    for ((i = 0; i < $2; ++i)); do
-      mine=("${all[@]:next:${pins[i]:-0}}")
-      next=$((next + ${#mine[@]}))
-      pin=$(IFS=,; echo "${mine[*]}")
-      lines=''
-      [ -z "$pin" ] || lines="pin='taskset -c $pin'"
-      ! has_part_of_core "$i" || lines+="${lines:+; }echo \$\$ >/proc/$$/root$(processor_group "$name$i")/cgroup.procs || exit"
-      echo "  $name$i) $lines ;;"
+    for ((i = 0; i < $2 && pins > 0; ++i)); do
+      echo "[ \$host != $name$i ] || pin='taskset -c $(IFS=,; mine=("${all[@]:i * pins:pins}"); echo "${mine[*]}")'"
     done
-    echo '  *) ;;'
-    echo 'esac'
+    # shellcheck disable=SC2016
     # shellcheck disable=SC2016
     echo 'exec $pin ip netns exec "$host" unshare --uts sh -c '\''echo "$0" >/proc/sys/kernel/hostname; eval "$*"'\'' "$host" "$@"'
   } >"$1"
@@ -400,14 +332,14 @@ write_agent() { # FILE HOSTS
 }
 
 run() {
-  local hosts ranks cores pins share=1 i code=0
+  local hosts ranks pins cores=1 i code=0
   need_tools ip tc unshare taskset mpirun
   need_up
   hosts=$(hosts_up)
   while [ $# -gt 0 ] && [ "$1" != -- ]; do
     case "$1" in
       --hosts) hosts=${2:-} ;;
-      --cores) share=${2:-} ;;
+      --cores) cores=${2:-} ;;
       *) usage ;;
     esac
     shift $(($# > 1 ? 2 : 1))
@@ -415,13 +347,17 @@ run() {
   [ $# -ge 2 ] || usage
   shift
   check_count --hosts "$hosts" 1
-  read_cores "$share" "$hosts"
+  check_count --cores "$cores" 0
+  pins=$cores
+  if [ $((cores * hosts)) -gt "$(cores_here | wc -l)" ]; then
+    echo "note: $hosts hosts of --cores $cores on $(cores_here | wc -l) cores; nothing is pinned" >&2
+    pins=0
+  fi
   command -v "$1" >/dev/null || fail "expected a program that can be run, found '$1'"
   [ "$hosts" -le "$(hosts_up)" ] || fail "expected --hosts up to $(hosts_up), found $hosts"
 
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  for ((i = 0; i < hosts; ++i)); do ! has_part_of_core "$i" || limit_processor "$name$i" "${cores[i]}"; done
   read -r ranks _ <<<"$(description)"
   for ((i = 0; i < hosts; ++i)); do echo "$name$i slots=$ranks"; done >"$work/hosts"
   write_agent "$work/agent" "$hosts"

@@ -44,37 +44,22 @@ def read(path, values):
         return changed(root, values)
     except ValueError as error:
         fail(f"--hardware: {error}")
-    except (AttributeError, KeyError, TypeError) as error:
-        fail(f"{path}: expected numbers with their sources, found {type(error).__name__} {error}")
-
-
-def found_in(root, *keys):
-    """Returns the value at the end of the keys; None if there is none."""
-    for key in keys:
-        root = root.get(key) if isinstance(root, dict) else None
-    return root
 
 
 def number(path, root, field):
-    value = found_in(root, *field.split("."), "value")
-    least, most = FIELDS[field]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        found = "none" if value is None else json.dumps(value)[:60]
-        fail(f"{path}: {field}.value: expected a number from {least:g} to {most:g}, found {found}")
+    section, name = field.split(".")
+    value, (least, most) = root[section][name]["value"], FIELDS[field]
+    if not least <= value <= most:
+        fail(f"{path}: {field}.value: expected a number from {least:g} to {most:g}, found {value:g}")
     return value
-
-
-def is_row(row):
-    return (isinstance(row, list) and len(row) == 3 and all(isinstance(x, (int, float)) and x > 0 for x in row)
-            and row[2] <= 1)
 
 
 def share_of_large(path, root, section, places):
     """Returns the share that all-to-alls of any size beyond the table's largest reach."""
-    table = found_in(root, section, "all_to_all_efficiency", "points")
-    if not isinstance(table, list) or not table or not all(map(is_row, table)):
+    table = root[section]["all_to_all_efficiency"]["points"]
+    if not table or not all(min(row) > 0 and row[2] <= 1 for row in table):
         fail(f"{path}: {section}.all_to_all_efficiency.points: expected a list of [places, MB, share], found "
-             f"{'none' if table is None else json.dumps(table)[:60]}")
+             f"{json.dumps(table)[:60]}")
     return share_at(table, places, math.inf)
 
 
@@ -117,7 +102,10 @@ def main(names, hosts, ranks, scale, dilation):
     if len(names) not in (1, int(hosts)):
         fail(f"--hardware: expected one name, or one for each of {hosts} hosts, found {len(names)}")
     for name in names:
-        print_links(name, hosts, ranks, scale, dilation)
+        try:
+            print_links(name, hosts, ranks, scale, dilation)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            fail(f"{name}: expected numbers with their sources, found {type(error).__name__} {error}")
 
 
 main(*sys.argv[1:])

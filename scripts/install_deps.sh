@@ -2,7 +2,8 @@
 # Installs the Debian packages that are missing: as root, or with sudo. third_party/README.md says what each is for.
 #   scripts/install_deps.sh [--no-tests]     --no-tests: without packages that only the tests need
 #   scripts/install_deps.sh --plots          with matplotlib for `python3 scripts/bench reproduce`
-#   scripts/install_deps.sh --all-tests      with the optional packages of tests, which are skipped without them
+#   scripts/install_deps.sh --quick-tests    with the optional packages of quick tests, which are skipped without them
+#   scripts/install_deps.sh --all-tests      with those of the long tests as well
 #   LANCET_SKIP_INSTALL=1                    install nothing, if the machine has everything
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -18,8 +19,11 @@ case "${1:-}" in
   "") packages+=("${test_packages[@]}") ;;
   --no-tests) ;;
   --plots) packages+=("${test_packages[@]}" python3-matplotlib) ;;
-  --all-tests) packages+=("${test_packages[@]}" python3-matplotlib clang clang-format libclang-rt-14-dev chromium slurm-wlm) ;;
-  *) die "usage: scripts/install_deps.sh [--no-tests | --plots | --all-tests]" ;;
+  --quick-tests | --all-tests)
+    packages+=("${test_packages[@]}" python3-matplotlib clang-format slurm-wlm)
+    [ "$1" = --quick-tests ] || packages+=(clang libclang-rt-14-dev chromium)
+    ;;
+  *) die "usage: scripts/install_deps.sh [--no-tests | --plots | --quick-tests | --all-tests]" ;;
 esac
 [ "${LANCET_SKIP_INSTALL:-}" = 1 ] && exit 0
 

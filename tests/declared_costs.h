@@ -1,6 +1,5 @@
 // Costs computed from an op's work and a declared device and network: enough to plan without measurement.
 #pragma once
-#include <cstdlib>
 #include <string>
 
 #include "lancet/cost/costs.h"

@@ -2,7 +2,6 @@
 // that the arithmetic equals the CPU's to the bit.
 #pragma once
 #include <map>
-#include <set>
 #include <string>
 
 #include "doubles/host_queue.h"

@@ -16,7 +16,7 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "emulated": ("every policy on emulated devices and links, run against predicted", None),
     "imbalance": ("step time and gain by the imbalance of the routing, simulated", None),
     "overlap": ("the policies on an emulated network, in turns: steps, exposed time, memory", None),
-    "overlap_devices": ("the policies on emulated devices: those points, the hidden share of one MoE layer, rings", None),
+    "overlap_devices": ("the policies on emulated devices: those points, one MoE layer, rings", None),
     "stages": ("pipeline stages and placements on emulated devices, run against predicted", None),
     "bounds": ("what ways to overlap would bring with ideal dependencies, simulated", None),
     "placement": ("models on unlike devices, every solver, simulated; planning time measured", None),

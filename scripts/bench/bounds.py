@@ -202,7 +202,8 @@ def steps_table(results):
 
 def gains(results, heading, start, memory):
     ways = names_of(results)
-    rows = [[name, *(signed_percent(gain(found, way, start, memory)) for way in ways)] for name, found in results.items()]
+    rows = [[name, *(signed_percent(gain(found, way, start, memory)) for way in ways)]
+            for name, found in results.items()]
     return [f"## Gain over {heading}", "", *markdown(["case", *ways], rows), ""]
 
 

@@ -57,7 +57,7 @@ def page(rows, command):
         *markdown(["case", "what", "ranks", "hardware", "micro batches"],
                   [[name, CASES[name].what, CASES[name].ranks, CASES[name].hardware,
                     micro_batches_of(CASES[name])] for name in names]), "",
-        "`bubble`: the share of a step in which the mean stage computes nothing. `arena`: of the stage that needs most.",
+        "`bubble`: the share of a step in which the mean stage is idle. `arena`: of the stage that needs most.",
         "`no order below`: what no order of the same instructions on the same streams goes below;",
         "`gap`: how much longer the step is. An interleaved stage has two runs of blocks, so its instructions,",
         "messages and bound are others.", "",

@@ -204,7 +204,7 @@ def page(found, by_case):
         "# Emulated devices: predicted against run", "",
         f"`python3 scripts/bench emulated` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",
         "executor and transport are real, ops take declared times. So the errors are those of the simulator, the",
-        "executor and the transport, and say nothing about the numbers of the hardware files. Times are the device's own",
+        "executor and the transport, and say nothing of the hardware files' numbers. Times are the device's own",
         "milliseconds: the machine's, divided by the dilation. A step's time is the median over rounds of a round's",
         "median; policies that ran the same plan are one line, with the rounds of all. An error is predicted / step -",
         "1: below 0, the step was longer than predicted.", "",

@@ -76,7 +76,7 @@ def make_all(out, folder):
     (out / "claims.md").write_text("\n".join(
         ["# The paper's claims, re-simulated and emulated", "",
          "Made by `python3 scripts/bench reproduce`. In brackets: the least and the greatest value among the ends of",
-         "the hardware file's numbers. A system's schedule is that schedule on this program's kernels and messages.", "",
+         "the hardware file's numbers. A system's schedule runs on this program's kernels and messages.", "",
          *claims(found)]) + "\n")
     return complete
 

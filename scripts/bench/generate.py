@@ -57,10 +57,11 @@ def page(options, rounds):
     return "\n".join([
         "# Generation on the CPU", "",
         f"`python3 scripts/bench generate --rounds {options.rounds} --tokens {options.tokens} "
-        f"--threads {' '.join(map(str, options.threads))}`, commit {run.commit()}, {run.cpu()}, PyTorch {version}.", "",
+        f"--threads {' '.join(map(str, options.threads))}`,",
+        f"commit {run.program_commit()}, {run.cpu()}, PyTorch {version}.", "",
         f"GPT-2 small's shape (124 M parameters), random weights, fp32, one sequence, greedy: {options.tokens} tokens",
-        f"after a prompt of {len(PROMPT)}, timed from the first one on. Both run in turn with the same number of threads;",
-        "medians of the rounds, ratios round by round. PyTorch in four ways: products as `transformers` has them (conv1d)",
+        f"after a prompt of {len(PROMPT)}, timed from the first one on. Both run in turn with as many threads;",
+        "medians of the rounds, ratios round by round. PyTorch in four ways: products as in `transformers` (conv1d)",
         "or as `nn.Linear`, the KV cache concatenated again for each token as `transformers` does (cat) or written in",
         "place (buffer).", "",
         "Both wrote the same tokens in every round." if same else "**The tokens differ.**", "",

@@ -5,7 +5,7 @@
     generate_peer.py run DIR --tokens 64 --threads 2   # every variant; prints RESULT and one JSON object
 
 Variants: products as Hugging Face's Conv1D computes them (addmm on [in, out] weights) or as nn.Linear does; keys and
-values concatenated again for every token, as transformers' generate does, or written into a buffer that is allocated once.
+values concatenated again for every token, as transformers' generate does, or written into one buffer.
 """
 import argparse
 import json
@@ -23,7 +23,8 @@ GPT2 = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], activation_fun
 
 
 def shapes(c):
-    d, result = c["n_embd"], {"wte.weight": [c["vocab_size"], c["n_embd"]], "wpe.weight": [c["n_positions"], c["n_embd"]]}
+    d = c["n_embd"]
+    result = {"wte.weight": [c["vocab_size"], d], "wpe.weight": [c["n_positions"], d]}
     for i in range(c["n_layer"]):
         for name, weight in (("ln_1", [d]), ("attn.c_attn", [d, 3 * d]), ("attn.c_proj", [d, d]), ("ln_2", [d]),
                              ("mlp.c_fc", [d, 4 * d]), ("mlp.c_proj", [4 * d, d])):

@@ -314,8 +314,8 @@ def run_parts(check):
 
 def main(options):
     options.end = time.monotonic() + options.seconds
-    facts = {"dry": options.dry, "commit": run.commit(), "device": gpu_machine.gpu(), "host": gpu_machine.host(),
-             "libraries": {}, "missing": [], "build": ""}
+    facts = {"dry": options.dry, "commit": run.program_commit(), "device": gpu_machine.gpu(),
+             "host": gpu_machine.host(), "libraries": {}, "missing": [], "build": ""}
     try:
         choose_programs(options)
         if not facts["device"] and not options.dry:

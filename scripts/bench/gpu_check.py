@@ -198,4 +198,5 @@ class Check:
         reaches."""
         for figure in self.figures[-count:]:
             if figure["reached"] is False:
-                raise Failed(f"{figure['name']}: expected {figure['target_is']} {figure['target']}, found {figure['value']}")
+                raise Failed(f"{figure['name']}: expected {figure['target_is']} {figure['target']}, "
+                             f"found {figure['value']}")

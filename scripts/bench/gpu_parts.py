@@ -197,8 +197,8 @@ ROUNDED = ("comet", "flowmoe", "collective_matmul", "lancet", "auto")
 
 
 def follow_sequential(check):
-    """Compares every policy in two parts with sequential, on one rank of four mirrored ones. This covers streams, flags,
-    copies of counts and all-to-alls in parts. A loss that is summed by parts may round differently, a gradient only
+    """Compares every policy in two parts with sequential, on one rank of four mirrored ones: streams, flags, copies of
+    counts and all-to-alls in parts. A loss that is summed by parts may round differently, a gradient only
     under the policies of ROUNDED.
     Mirrored ranks save no weights, so the gradients of the next steps stand in for them."""
     def train_by(policy, name, **more):
@@ -424,9 +424,9 @@ def counters(check):
     chip. The log has the whole table."""
     require_device(check)
     config = config_of(check, "ncu", TWO_LAYERS, 1)
-    text = check.run("ncu", [tool("ncu"), "--clock-control", "none", "--section", "SpeedOfLight", "--section", "Occupancy",
-                             "--kernel-name", "regex:run_kernel", "--launch-count", "90", check.options.lancet, "train",
-                             config, "--run-dir", check.work / "run"])
+    ncu = [tool("ncu"), "--clock-control", "none", "--section", "SpeedOfLight", "--section", "Occupancy"]
+    text = check.run("ncu", [*ncu, "--kernel-name", "regex:run_kernel", "--launch-count", "90", check.options.lancet,
+                             "train", config, "--run-dir", check.work / "run"])
     kernels = len(re.findall(r"^ +Duration ", text, re.MULTILINE))
     check.figure("kernels under ncu", kernels, unit="launches of one step of two layers")
     if not kernels:

@@ -161,8 +161,9 @@ class Trainer:
         torch.manual_seed(1)
         self.o = o
         self.model = Model(o).to(o.device)
-        fused = {"fused": True} if o.device == "cuda" and "fused" in inspect.signature(torch.optim.AdamW).parameters else {}
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, **fused)
+        adamw = torch.optim.AdamW
+        fused = {"fused": True} if o.device == "cuda" and "fused" in inspect.signature(adamw).parameters else {}
+        self.optimizer = adamw(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, **fused)
         self.graphs = mode == "reduce-overhead"
         self.run = self.model if mode == "eager" else torch.compile(self.model, mode=mode)
         ids = torch.randint(0, o.vocab, (8, o.batch, o.seq + 1), device=o.device)

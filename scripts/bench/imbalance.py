@@ -92,9 +92,9 @@ def page(rows):
     """Returns the lines of imbalance.md."""
     lines = [
         "# Imbalance", "",
-        f"`python3 scripts/bench imbalance`, commit {run.commit()}. GPT2-S-MoE of 4 layers, two of them MoE layers of",
-        f"{EXPERTS} experts. `fullest`: the tokens of the rank with the fullest experts relative to the mean, if no",
-        f"token were dropped. Routing is synthetic (even and zipf:S) or the counts of two recorded runs of {RECORDED_STEPS}",
+        f"`python3 scripts/bench imbalance`, commit {run.program_commit()}. GPT2-S-MoE of 4 layers, two of them MoE",
+        f"layers of {EXPERTS} experts. `fullest`: the tokens of the rank with the fullest experts over the mean, if",
+        f"no token were dropped. Routing is synthetic (even, zipf:S) or of two recorded runs of {RECORDED_STEPS}",
         "steps: `balanced` with the balancing loss of configs/quickstart.json, `unbalanced` without.", "",
         "Simulated. `planned for even` is the prediction, under the routing of the row, of the `lancet` plan that was",
         "made for even routing, and `gain` by how much a plan for this routing is shorter.", ""]

@@ -87,7 +87,7 @@ def breakdown(points, path, title):
     save(figure, path, title_with(points, title))
     return markdown(["model, cluster", "GPUs", "original, ms", "all-to-all, ms", "experts, ms", "all-to-all / experts",
                      "experts hidden, ms", "all-to-all hidden, ms", "network"],
-                    [[title_of(p), p["ranks"], number(p["step_ms"]), number(p["all_to_all_ms"]), number(p["experts_ms"]),
+                    [[title_of(p), p["ranks"], *(number(p[f"{of}_ms"]) for of in ("step", "all_to_all", "experts")),
                       number(at, 2), *map(number, bounds_of(p)[1:]), p["network"]] for p, at in zip(whole, ratios)])
 
 
@@ -239,7 +239,7 @@ def marks(rows):
     schedule, so that their runs are one mark, at their mean."""
     alike = group([{**row, "plan": round(row["predicted_ms"], 2)} for row in rows],
                   "network", "hardware", "model", "gate", "plan")
-    return [(kind, statistics.mean(row["predicted_ms"] for row in here), statistics.mean(row["step_ms"] for row in here),
+    return [(kind, *(statistics.mean(row[name] for row in here) for name in ("predicted_ms", "step_ms")),
              spread_of(here)) for (kind, *_), here in alike.items()]
 
 
@@ -359,12 +359,11 @@ def beside_gshard(by_ranks, names):
             rows.append([f"{name}, simulated", number(last["step_ms"] / first["step_ms"], 2),
                          *(f"{share:.0f}%" for share in shares), number(last["memory_gib"] / first["memory_gib"], 2)])
     return ["## Beside GShard", "",
-            f"GShard (section 5) reports how a step grows from {few} to {many:,} devices when the experts grow with the",
-            "devices, one a device and layer. Two things differ here: its network is a 2D torus, on which an all-to-all",
-            "takes time in proportion to the square root of the devices, ours is a network whose bandwidth a node does",
-            "not depend on the nodes; and its model, batch and devices are others. So the growth is comparable, the times",
-            "are not. All-to-all: busy, also where computation hides it; exposed: not hidden. A measured step on such a",
-            "cluster that grows otherwise would refute ours.", "",
+            f"GShard (section 5) reports how a step grows from {few} to {many:,} devices when the experts grow with",
+            "them, one a device and layer. Its network is a 2D torus, on which an all-to-all takes time in proportion",
+            "to the square root of the devices; here the bandwidth of a node does not depend on the nodes. Its model,",
+            "batch and devices are others, too: the growth is comparable, the times are not. All-to-all: busy, also",
+            "where computation hides it; exposed: not hidden.", "",
             *markdown(["schedule", f"step, {many:,} over {few}", f"all-to-all at {few}", f"at {many:,}",
                        f"exposed at {few}", f"at {many:,}", "memory a rank, ratio"], rows)]
 
@@ -420,4 +419,5 @@ def launches(points, *_):
         best = best_by_reach(here)
         rows.append([title_of(here[0]), here[0]["variation"] or "nominal", number(best[-1]["forward_ms"], 2),
                      *(number(gain_of(best[-1], best.get(reach), "forward_ms"), 3) for reach in reaches)])
-    return markdown(["model, cluster", "changed numbers", "whole, ms", *map("speed-up at reach {}".format, reaches)], rows)
+    columns = [f"speed-up at reach {reach}" for reach in reaches]
+    return markdown(["model, cluster", "changed numbers", "whole, ms", *columns], rows)

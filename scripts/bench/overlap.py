@@ -2,13 +2,13 @@
 writes overlap.md or overlap_devices.md, with a CSV file beside it.
 
 It needs root, since hosts are network namespaces (scripts/emulate-cluster.sh), and takes an hour or two for all points.
-A point is a model, a number of hosts and a share of communication. At each, the policies run in turns, in several rounds:
-all published ones that have work there, and ours. Rounds that are in the folder are not run again, as long as the
+A point is a model, a number of hosts and a share of communication. At each, all published policies that have work there
+and ours run in turns, in several rounds. Rounds that are in the folder are not run again, as long as the
 program's commit is the same, so the command may be interrupted.
 
 overlap: ranks compute. Runs of the sequential step find the rate of the links that gives the share, and `lancet
-profile` measures communication and new ops. A rate is kept as long as the folder has rounds of a point with the same sequential
-step.
+profile` measures communication and new ops. A rate is kept as long as the folder has rounds of a point
+with the same sequential step.
 
 overlap_devices: the same points on 2 devices, and cases of `python3 scripts/bench bounds`: one MoE layer on 4 and 8
 devices, whose all-to-alls are 0.3, 0.6 and 1.0 of the experts' computation, and products that are split over 4 and 8
@@ -145,11 +145,11 @@ HEAD = [
     "namespaces limited by `tc tbf`: real ranks and messages, an emulated network. Milliseconds are medians over",
     "rounds, in which the policies take turns, of medians over steps; least and most are rounds. all-to-all: with",
     "gathers and scatters. exposed: a communication stream was busy and the compute stream was not. hidden: the share",
-    "of the time of all-to-alls, gathers and scatters with computation beside it, in the last step of each round. parts:",
-    "0 is what pays. ran: the policy whose plan ran, where another was predicted to be no slower or the policy's own",
+    "of the time of all-to-alls, gathers and scatters with computation beside it, in each round's last step. parts: 0",
+    "is what pays. ran: the policy whose plan ran, where another was predicted to be no slower or the policy's own",
     "needs more than the memory; policies of one plan have the rounds of all. The error is of the predicted step. The",
-    "ends of a figure are from rounds drawn again: the",
-    f"least and the most, or 95% where there are {policies.FEWEST} rounds or more.", ""]
+    "ends of a figure are from rounds drawn again: the least and the most, or 95% where there are",
+    f"{policies.FEWEST} rounds or more.", ""]
 DEVICE_HEAD = [
     "# Overlap policies on emulated devices", "",
     f"`python3 scripts/bench overlap_devices` on {run.cpu()}. Emulated devices on emulated links: messages, planner,",

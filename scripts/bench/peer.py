@@ -54,16 +54,17 @@ class Case:
         """found: the results of both sides in each round."""
         rounds = [dict(zip(found, pair)) for pair in zip(*found.values())]
         return {"shape": self.shape, "dtype": self.dtype, "ranks": self.ranks, "threads": self.threads,
-                "rounds": rounds, **{f"{side}_{key}": run.median(found[side], key) for key in ("tokens_s", "rss_mb") for side in found},
+                "rounds": rounds, **{f"{side}_{key}": run.median(results, key) for side, results in found.items()
+                                     for key in ("tokens_s", "rss_mb")},
                 "ratio": statistics.median(each["lancet"]["tokens_s"] / each["peer"]["tokens_s"] for each in rounds)}
 
 
 def print_table(results):
     print("\n".join(markdown(
         ["shape", "dtype", "ranks x threads", "lancet tok/s", "peer tok/s", "ratio", "lancet MB", "peer MB"],
-        [[r["shape"], r["dtype"], f"{r['ranks']} x {r['threads']}", number(r["lancet_tokens_s"], 0),
-          number(r["peer_tokens_s"], 0), number(r["ratio"], 2), number(r["lancet_rss_mb"], 0), number(r["peer_rss_mb"], 0)]
-         for r in results])))
+        [[r["shape"], r["dtype"], f"{r['ranks']} x {r['threads']}",
+          *(number(r[name], 0) for name in ("lancet_tokens_s", "peer_tokens_s")), number(r["ratio"], 2),
+          *(number(r[name], 0) for name in ("lancet_rss_mb", "peer_rss_mb"))] for r in results])))
 
 
 def machine():

@@ -148,7 +148,7 @@ def page(results, command, options):
         f"placement in the memory. `search` takes {options.search} s and ends earlier where it meets its bound. `milp`",
         "begins with a search of its own of 2 s; its bound is proven, and it ended by the proof, by the time, by CBC's",
         "tolerances or by a fault of CBC.",
-        "[The solvers](../placement.md#solvers). Moirai reports up to 1.25 (inter) and 1.34 (intra) over GETF, forward,",
+        "[The solvers](../placement.md#solvers). Moirai reports up to 1.25 (inter), 1.34 (intra) over GETF, forward,",
         "of graphs of measured ops.", ""]
     for task in TASKS:
         mine = {name: found for name, found in placed.items() if POINTS[name].task == task}
@@ -156,7 +156,7 @@ def page(results, command, options):
             lines += [f"## Makespan, {task}", "", *makespans(mine, options), ""]
     if placed:
         lines += ["## What coarsening does", "",
-                  "Makespans of the model's own ops: of the placement of the coarsened graph, each op in the turn of its",
+                  "Makespans of the model's own ops: of the coarsened graph's placement, each op in the turn of its",
                   "chain, and of the graph placed op by op.", "", *coarsening(placed), "",
                   "## Planning time in seconds", "", *seconds(placed), ""]
     return lines + (["## What does not fit", "", *markdown(["point", "found"], errors)] if errors else [])

@@ -20,8 +20,7 @@ plt.rcParams.update({"svg.hashsalt": "lancet", "font.size": 8.5, "axes.titlesize
                      "xtick.labelsize": 8, "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False})
 COLOURS = {"sequential, unbucketed": "#8c8c8c", "sequential": "#c9a227", "Tutel": "#4c8bbe", "FasterMoE": "#7d5ba6",
            "Lancet": "#c0392b", "Lancet, backward whole": "#e79a8f", "only dW": "#5b9e4d", "only partition": "#d98841",
-           "FlowMoE": "#3a9d9d", "Lancet, paper": "#d98cb3", "experts in parts": "#4c8bbe", "peer groups": "#7d5ba6",
-           "Comet": "#b8860b", "collective matmul": "#556b2f", "neighbours": "#8b5a2b", "auto": "#1a1a1a"}
+           "FlowMoE": "#3a9d9d", "Lancet, paper": "#d98cb3", "experts in parts": "#4c8bbe"}
 OTHER_COLOURS = ["#2a7f7f", "#a05195", "#665c3a", "#3f5fa8", "#b08ba0", "#7fa650", "#5c4a72", "#cc7a6b"]
 INTERVAL = {"color": "#1a1a1a", "linewidth": 0.8, "capsize": 1.6}
 SAME = 1e-3  # series that differ by less everywhere are one

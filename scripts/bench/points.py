@@ -18,7 +18,8 @@ BANDED = ["step_ms", "compute_ms", "all_to_all_ms", "all_reduce_ms", "communicat
           "experts_ms", "bound_ms"]
 COLUMNS = [
     "network", "source", "hardware", "variation", "label", "model", "gate", "ranks", "hosts", "batch", "policy",
-    "status", "runs", "k", "least_step_ms", "most_step_ms", *(name + end for name in BANDED for end in ("", "_low", "_high")),
+    "status", "runs", "k", "least_step_ms", "most_step_ms",
+    *(name + end for name in BANDED for end in ("", "_low", "_high")),
     "predicted_ms", "predicted_compute_ms", "predicted_communication_ms", "planning_ms", "memory_gib", "steps",
     "imbalance", "padded", "routing", "place", "profile", "commit"]
 UNBUCKETED, SEQUENTIAL = "sequential, unbucketed", "sequential"

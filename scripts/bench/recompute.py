@@ -1,9 +1,9 @@
 """Simulates what it costs to keep half of the activations, and writes recompute.md and recompute.csv.
 
 A case is a model on a declared machine, with a policy. `lancet plan` makes its step without a memory limit, and then
-with the largest limit (train.memory_limit_mb, found by halving an interval) at which a rank keeps at most --share of its
-activations for the backward pass. With --run, one rank trains configs/bench-overlap.json on this machine instead, in
-turns with and without the limit, and the medians of its steps are printed.
+with the largest limit (train.memory_limit_mb, found by halving an interval) at which a rank keeps at most --share of
+its activations for the backward pass. With --run, one rank trains configs/bench-overlap.json on this machine instead,
+in turns with and without the limit, and the medians of its steps are printed.
 """
 import statistics
 import tempfile

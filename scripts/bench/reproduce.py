@@ -9,7 +9,7 @@ from bench import figures, run, sweep
 
 
 def add_arguments(parser):
-    parser.add_argument("--out", type=Path, default=figures.RESULTS, help="folder of the results (default: docs/results)")
+    parser.add_argument("--out", type=Path, default=figures.RESULTS, help="of the results (default: docs/results)")
     parser.add_argument("--only", default=",".join(figures.MAKERS), help="names of experiments, separated by commas")
     parser.add_argument("--runs", action="store_true", help="run figure 14's points as well")
     parser.add_argument("--fresh", action="store_true", help="run recorded points again")

@@ -52,7 +52,7 @@ def call(command, cwd=ROOT, env=None):
 
 
 def train(lancet, config, run_dir, steps, settings, launcher=()):
-    """Trains; returns the records of its steps and the Done. settings: FIELD=VALUE; launcher: words before the command."""
+    """Trains; returns the records of its steps and the Done. settings: FIELD=VALUE; launcher: words before it."""
     (run_dir / "metrics.jsonl").unlink(missing_ok=True)
     settings = [f"train.steps={steps}", f"log.interval={steps}", *settings]
     done = call([*launcher, lancet, "train", config, "--run-dir", run_dir, *sets(settings)])
@@ -114,22 +114,16 @@ def python_with(library):
     return None
 
 
-def commit():
-    try:
-        done = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True,
-                              text=True)
-    except OSError:  # no git here
-        return "unknown"
-    return done.stdout.strip() or "unknown"
-
-
 def program_commit():
     """Returns the commit of the program's sources, in the words of the program's own records."""
     def git(*words):
         return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "src", "include", "configs", "CMakeLists.txt")
-    return git("rev-parse", "--short=10", "HEAD") + (" and changes" if changed else "")
+    try:
+        changed = git("status", "--porcelain", "--", "src", "include", "configs", "CMakeLists.txt")
+        return (git("rev-parse", "--short=10", "HEAD") or "unknown") + (" and changes" if changed else "")
+    except OSError:  # no git here
+        return "unknown"
 
 
 def cpu():

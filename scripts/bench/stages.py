@@ -38,8 +38,9 @@ class Placed(NamedTuple):
     fields: dict
 
     def placed(self, lancet, schedule):
+        settings = policies.settings_of({**MODEL, **self.fields, "train.pipeline_schedule": schedule})
         done = run.call([lancet, "place", policies.CONFIG, "--on", self.cluster, "--stages", "--json",
-                         *run.sets(policies.settings_of({**MODEL, **self.fields, "train.pipeline_schedule": schedule}))])
+                         *run.sets(settings)])
         found = dict(setting.split("=", 1) for setting in json.loads(done.out)["set"])
         hardware = found.pop("emulated.hardware")
         return Case(hardware, int(found["mesh.stage"]), self.scale, self.dilation, {**self.fields, **found})
@@ -95,7 +96,8 @@ def run_case(name, schedule, lancet, folder, steps, commit):
 def page(rows, steps, commit):
     errors = [abs(ran.error) for _, _, ran in rows if ran.late_pct <= policies.MOST_LATE]
     table = [[name, schedule, ran.case.fields.get("mesh.stage", 1),
-              ran.case.fields.get("mesh.stage_blocks", "balanced"), number(ran.predicted_ms), number(ran.step_ms), signed_percent(ran.error), number(ran.late_pct)]
+              ran.case.fields.get("mesh.stage_blocks", "balanced"), number(ran.predicted_ms), number(ran.step_ms),
+              signed_percent(ran.error), number(ran.late_pct)]
              for name, schedule, ran in rows]
     devices = {name: ", ".join(each.split(":")[0] for each in ran.case.hardware.split(";")) for name, _, ran in rows}
     about = [[name, devices[name], ran.case.scale, ran.case.dilation] for name, schedule, ran in rows

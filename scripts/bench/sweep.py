@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from bench import policies, run
 from bench.run import Failed
+from bench.table import markdown
 from hardware_table import changed, read_commented
 
 INTERRUPTED = 75
@@ -31,9 +32,6 @@ EXPERIMENTS, HARDWARE = run.ROOT / "configs/experiments", run.ROOT / "configs/ha
 GRACE_S = 5  # from a request to end to the next
 EXPERIMENT_KEYS = ("title", "settings", "warmup", "steps", "time_planning", "rate", "grids")
 AXES = {"hardware": str, "models": str, "gates": str, "ranks": int, "policies": str}
-# Fields that a run does not depend on, since it neither saves nor evaluates nor generates text.
-NOT_OF_RUNS = ("save_minutes", "save_interval", "keep_last", "save_buffer_mb", "eval_interval",
-               "sample_tokens")
 
 
 class Point(NamedTuple):
@@ -213,7 +211,6 @@ class Reader:
             how += [first_file("a plan file", Path(point.plan)).read_text()] if point.plan else []
         else:
             how = [processor(), experiment.warmup, experiment.steps, experiment.rate * (point.on == "emulated")]
-            config["train"] = {k: v for k, v in config.get("train", {}).items() if k not in NOT_OF_RUNS}
         names = [point.label, point.model, point.gate, point.policy, point.place(), point.ranks, point.hosts]
         return hashlib.sha256(json.dumps([how, names, config], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -231,14 +228,9 @@ def processor():
 
 
 def machine_label(used):
-    """Describes this machine: processor, cores used, clock, governor, memory. used: 0 for all cores."""
-    cores, frequency = len(os.sched_getaffinity(0)), Path("/sys/devices/system/cpu/cpu0/cpufreq")
-    highest, governor = (path.read_text().strip() if path.is_file() else "" for path in (
-        frequency / "cpuinfo_max_freq", frequency / "scaling_governor"))
-    ghz = int(highest) / 1e6 if highest else float(value_in("/proc/cpuinfo", "cpu MHz") or 0) / 1e3
-    memory = round(int(value_in("/proc/meminfo", "MemTotal").split()[0]) / 2**20)
-    return (f"{processor()}, {min(used or cores, cores)} of {cores} core{'s' * (cores > 1)}, "
-            f"{f'{ghz:.1f} GHz' if ghz else 'clock unknown'}, governor {governor or 'unknown'}, {memory} GiB")
+    """Describes this machine: processor, cores used, memory. used: 0 for all cores."""
+    cores, memory = len(os.sched_getaffinity(0)), int(value_in("/proc/meminfo", "MemTotal").split()[0]) / 2**20
+    return f"{processor()}, {min(used or cores, cores)} of {cores} core{'s' * (cores > 1)}, {memory:.0f} GiB"
 
 
 # Processes
@@ -334,15 +326,13 @@ def simulate(processes, lancet, experiment, point):
     found = {"status": "ok" if plan["fits"] else "out of memory",
              "runs": "a plan file" if point.plan else plan["chosen"], "k": row["parts"]}
     if plan["fits"]:
-        found |= {**{name: row[name] for name in TIMES}, "predicted_ms": None, "forward_ms": plan["forward_ms"],
+        found |= {**{name: row[name] for name in TIMES}, "forward_ms": plan["forward_ms"],
                   "experts_ms": plan["experts_ms"]}
         found |= {"bound_ms": plan["bound_ms"]} if plan["bound_ms"] is not None else {}
-    found["memory_gib"] = plan["memory_bytes"] / 2**30
-    if experiment.time_planning:
-        found["planning_ms"] = plan["planning_ms"]
-    found |= {"steps": 0, "routing": routing + "; whole buffers are sent and multiplied" * point.padded,
-              "imbalance": point.imbalance, "padded": point.padded}
-    return found | ({"place": machine_label(1)} if experiment.time_planning else {})
+    found |= {"memory_gib": plan["memory_bytes"] / 2**30, "steps": 0, "imbalance": point.imbalance,
+              "padded": point.padded, "routing": routing + "; whole buffers are sent and multiplied" * point.padded}
+    measured = {"planning_ms": plan["planning_ms"], "place": machine_label(1)} if experiment.time_planning else {}
+    return found | measured
 
 
 class Runs:
@@ -496,10 +486,8 @@ def table_of(points, records):
     for point in points:
         name = ", ".join(filter(None, (point.place(), point.model, point.gate, point.label, point.count())))
         rows.setdefault(name, {}).setdefault(point.policy, result_of(records[point.id]))
-    width, columns = max(map(len, rows)), [max(13, len(policy)) for policy in policies]
-    lines = [("step, ms", policies), *((name, [row.get(each, "-") for each in policies]) for name, row in rows.items())]
-    return "\n".join(f"{name:<{width}}" + "".join(f"  {cell:>{n}}" for cell, n in zip(cells, columns))
-                     for name, cells in lines)
+    cells = [[name, *(row.get(policy, "-") for policy in policies)] for name, row in rows.items()]
+    return "\n".join(markdown(["step, ms", *policies], cells))
 
 
 def outcomes(points, processes, runs, jobs):

@@ -1,13 +1,13 @@
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <csignal>
 #include <limits>
 #include <vector>
 
+#include "good.h"
 #include "lancet/base/files.h"
 #include "lancet/base/flat_shard.h"
 #include "lancet/base/hash.h"
@@ -256,14 +256,12 @@ TEST_CASE("a committed file is complete and replaces the one before") {
   const test::TemporaryFolder folder;
   const std::string path = folder.write("text", "the one before");
   {
-    auto file = AtomicFile::create(path);
-    REQUIRE(file.ok());
+    auto file = test::good(AtomicFile::create(path));
     REQUIRE(file->append("half", 4).ok());
     CHECK(content_of(path) == "the one before");
   }
   CHECK(content_of(path) == "the one before");  // destroyed without a commit
-  auto file = AtomicFile::create(path);
-  REQUIRE(file.ok());
+  auto file = test::good(AtomicFile::create(path));
   REQUIRE(file->append("the whole", 9).ok());
   REQUIRE(file->overwrite(4, "W", 1).ok());
   REQUIRE(file->commit().ok());

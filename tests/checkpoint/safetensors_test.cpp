@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 
+#include "good.h"
 #include "lancet/base/hash.h"
 #include "temporary_folder.h"
 
@@ -40,8 +41,7 @@ constexpr const char* sound =
 }  // namespace
 
 TEST_CASE("a header gives names, types, shapes and offsets in the order of the bytes") {
-  const auto header = parse_safetensors_header(sound, 23, "f");
-  REQUIRE(header.ok());
+  const auto header = test::good(parse_safetensors_header(sound, 23, "f"));
   CHECK(header->metadata == Metadata{{"format", "pt"}});
   std::vector<std::string> names;
   for (const TensorInfo& tensor : header->tensors) names.push_back(tensor.name + " " + to_string(tensor));
@@ -116,10 +116,9 @@ TEST_CASE("every header truncated or with one byte changed is parsed or refused"
 TEST_CASE("other files are refused without reading the size that they claim") {
   const TemporaryFolder folder;
   auto error = [&](const std::string& path) {
-    const auto file = SafetensorsFile::open(path);
-    REQUIRE_FALSE(file.ok());
-    CHECK(file.error().code == ExitCode::data);
-    return file.error().message;
+    const Error file = test::refused(SafetensorsFile::open(path));
+    CHECK(file.code == ExitCode::data);
+    return file.message;
   };
   CHECK(error(folder / "none").find("none: expected a safetensors file, found: No such file") != std::string::npos);
   CHECK(error(folder / "").find("found no regular file") != std::string::npos);
@@ -141,16 +140,14 @@ TEST_CASE("tensors written in fragments of any size are read back, with the hash
     for (std::uint64_t i = 0; i < tensor.bytes(); ++i) data.push_back(std::byte(random()));
   const std::string path = folder / "t.safetensors";
   const std::size_t piece = GENERATE(1000, 700000, 1 << 22);
-  auto writer = SafetensorsWriter::create(disk(), path, tensors, {{"key", "value\t\"1\""}, {"a", ""}});
-  REQUIRE(writer.ok());
+  auto writer = test::good(SafetensorsWriter::create(disk(), path, tensors, {{"key", "value\t\"1\""}, {"a", ""}}));
   for (std::size_t at = 0; at < data.size(); at += piece)
     REQUIRE(writer->append(std::span(data).subspan(at, std::min(piece, data.size() - at))).ok());
   REQUIRE(writer->finish().ok());
   const std::string content = slurp(path);
   CHECK(writer->bytes() == content.size());
 
-  const auto file = SafetensorsFile::open(path);
-  REQUIRE(file.ok());
+  const auto file = test::good(SafetensorsFile::open(path));
   CHECK(file->size() == content.size());
   CHECK(file->data_start() % 64 == 0);
   CHECK(file->header_hash() == hash64(content.substr(0, file->data_start())));
@@ -177,23 +174,20 @@ TEST_CASE("tensors written in fragments of any size are read back, with the hash
   CHECK(file->find("c") == nullptr);
   std::filesystem::resize_file(path, content.size() - 1);
   std::vector<std::byte> last(10);
-  const Status cut = file->read(*file->find("b"), 0, last);
-  REQUIRE_FALSE(cut.ok());
-  CHECK(cut.error().message.find("expected " + std::to_string(content.size()) + " bytes, found the end at") !=
+  const Error cut = test::refused(file->read(*file->find("b"), 0, last));
+  CHECK(cut.message.find("expected " + std::to_string(content.size()) + " bytes, found the end at") !=
         std::string::npos);
 }
 
 TEST_CASE("files of the reference implementation are read") {
-  const auto file = SafetensorsFile::open(LANCET_SOURCE_DIR "/tests/reference/switch_adamw.safetensors");
-  REQUIRE(file.ok());
+  const auto file = test::good(SafetensorsFile::open(LANCET_SOURCE_DIR "/tests/reference/switch_adamw.safetensors"));
   CHECK(file->tensors().size() > 10);
   for (const TensorInfo& tensor : file->tensors()) CHECK((tensor.dtype == "F32" || tensor.dtype == "I32"));
 }
 
 TEST_CASE("bytes that belong to no tensor are an error of the caller") {
   const TemporaryFolder folder;
-  auto writer = SafetensorsWriter::create(disk(), folder / "t", {{"a", "F32", {2}}});
-  REQUIRE(writer.ok());
+  auto writer = test::good(SafetensorsWriter::create(disk(), folder / "t", {{"a", "F32", {2}}}));
   const std::vector<std::byte> bytes(9);
   CHECK_THROWS_AS(writer->append(bytes), InternalError);
   CHECK_THROWS_AS(writer->finish(), InternalError);

@@ -123,21 +123,6 @@ TEST_CASE("wrong texts leave no files") {
              {"cannot write standard output"});
 }
 
-TEST_CASE("a tokenizer that does not fit the model is reported once, before the first step") {
-  const TemporaryFolder folder;
-  const std::string book = folder.write("book.txt", std::string(20000, 'x') + "\nand some other words to learn from\n");
-  const std::string tok = folder / "tok", config = folder.write("small.json", test::small_config_text);  // 300 ids
-  REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
-  const std::string arguments =
-      "train " + config + " --set data.tokenizer=" + tok + " --set train.sample_tokens=3 --run-dir " + (folder / "run");
-  check_said(lancet(arguments), 3,
-             {"expected a vocabulary of model.vocab_size = 300 ids in " + tok + ", found one of 260"});
-#if defined(LANCET_HAVE_MPI)
-  check_said(test::mpirun(2, arguments), 3, {"found one of 260"});
-#endif
-  CHECK_FALSE(std::filesystem::exists(folder / "run"));
-}
-
 // A limit on the size of files stands in for the full disk: the system refuses the same writes, in the middle.
 TEST_CASE("a full disk leaves only complete files") {
   const TemporaryFolder folder;

@@ -18,13 +18,6 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-TEST_CASE("bench policies refuses an unknown policy before it starts") {
-  const auto outcome = test::lancet("bench policies configs/bench-small.json --policies dw,nope");
-  CHECK(outcome.code == 2);
-  CHECK(outcome.lines_with("nope") == 1);
-  CHECK(outcome.lines_with("--policies") == 1);
-}
-
 #if defined(LANCET_HAVE_MPI)
 TEST_CASE("bench policies refuses a number of parts that cannot be before the first round") {
   const TemporaryFolder folder;

@@ -136,33 +136,5 @@ TEST_CASE("a link that is dead at the start ends the run after comm.timeout_s", 
   CHECK(outcome.lines_with("start-up: timed out after 4 s: not all 2 ranks came") >= 1);
 }
 
-TEST_CASE("a killed rank on an emulated host ends the run with code 5, and the other rank names it", "[long]") {
-  const Cluster cluster(2, "1gbit");
-  if (!cluster.is_up()) return;
-  const test::TemporaryFolder folder;
-  const std::string run = folder / "run";
-  test::Outcome outcome;
-  std::thread job([&] {
-    outcome = cluster.lancet("train " + folder.write("small.json", test::small_config_text) +
-                             " --set train.gradient_accumulation_steps=1000000 --run-dir " + run);
-  });
-  const bool begun = test::wait_until([&] { return std::filesystem::exists(run + "/metrics.jsonl"); });
-  const auto ranks = test::ranks_with(run);
-  const bool worked = test::wait_until_worked(ranks, 0.2);
-  const auto since = steady_clock::now();
-  if (ranks.size() == 2) kill(ranks[1], SIGKILL);
-  job.join();
-  INFO(outcome.output);
-  CHECK(begun);
-  REQUIRE(ranks.size() == 2);
-  CHECK(worked);
-  CHECK(steady_clock::now() - since < Seconds(60));  // the step takes hours
-  CHECK(outcome.code == 5);
-  CHECK(outcome.lines_with("a rank was ended by signal 9") == 1);
-  CHECK(outcome.lines_with("(rank 0 of 2): waited for rank 1, which ended without it") == 1);
-  const auto at = outcome.output.find("error: ");
-  CHECK(outcome.output.find("SIGTERM", at == std::string::npos ? 0 : at) == std::string::npos);  // the launcher's
-}
-
 }  // namespace lancet
 #endif

@@ -3,6 +3,10 @@
 
 #include "cli/commands.h"
 #include "cli/support.h"
+#include "lancet/base/files.h"
+#include "lancet/base/hash.h"
+#include "lancet/checkpoint/checkpoint.h"
+#include "lancet/data/tokenizer.h"
 #include "program.h"
 
 namespace lancet {
@@ -66,6 +70,89 @@ TEST_CASE("a destination that cannot be written is reported before the model is 
     CHECK(outcome.lines_with("expected no such folder yet, or an empty one, found files in it") == 1);
     CHECK(test::lancet(command + file + "/run").lines_with("expected a folder that can be written to") == 1);
   }
+}
+
+// A model meets tokens or a tokenizer of the same vocabulary size that are not those it was trained with.
+
+namespace {
+
+using test::lancet;
+using test::TemporaryFolder;
+
+// A tokenizer with 260 ids, and a token file that it made: NAME and NAME.bin. Returns the tokenizer's hash.
+std::string make_tokens(const TemporaryFolder& folder, const std::string& name, const std::string& words) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += words + "\n";
+  const std::string book = folder.write(name + ".txt", text), tok = folder / name;
+  REQUIRE(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + book).code == 0);
+  REQUIRE(lancet("data tokenize --tokenizer " + tok + " --out " + tok + ".bin " + book).code == 0);
+  return hex(data::Tokenizer::load(tok)->hash());
+}
+
+}  // namespace
+
+TEST_CASE("a model and tokens or a tokenizer that do not belong together are refused") {
+  const TemporaryFolder folder;
+  const std::string own = make_tokens(folder, "own", "aa bb cc aa bb cc"),
+                    other = make_tokens(folder, "other", "xy yz zx xy yz zx");
+  REQUIRE(own != other);
+  const std::string config = folder.write("small.json", test::small_config_text), run = folder / "run";
+  const auto train = [&](const std::string& tokens, const std::string& to, const std::string& more) {
+    return lancet("train " + config + " --set data.synthetic=false --set model.vocab_size=260 --set data.train=" +
+                  (folder / tokens) + ".bin --set train.save_interval=1 --run-dir " + to + " " + more);
+  };
+  REQUIRE(train("own", run, "--set train.steps=2").code == 0);
+  const std::string checkpoint = run + "/checkpoints/step-000002";
+  const auto difference = [&](const std::string& found, const std::string& of) {
+    return found + ": expected the tokenizer of " + of + " (" + own + "), found another (" + other + ")";
+  };
+  const std::string generate = "generate --prompt aa --max-tokens 2 --from " + run + " --tokenizer ";
+  check_said(lancet("eval --from " + run + " --data " + (folder / "other.bin")), 3,
+             {difference(folder / "other.bin", checkpoint)});
+  check_said(lancet("eval --from " + run + " --data " + (folder / "own.bin")), 0, {"loss "});
+  check_said(lancet(generate + (folder / "other")), 3, {difference(folder / "other", checkpoint)});
+  check_said(lancet(generate + (folder / "own")), 0, {"2 tokens after a prompt of "});
+  check_said(train("other", run, "--set train.steps=4"), 3, {difference(folder / "other.bin", checkpoint)});
+  check_said(train("own", run, "--set train.steps=4"), 0, {"step 4/4 | loss "});
+  check_said(train("other", folder / "tuned", "--init-from " + checkpoint), 3,
+             {difference(folder / "other.bin", checkpoint)});
+  CHECK_FALSE(std::filesystem::exists(folder / "tuned"));
+  check_said(train("own", folder / "tuned", "--set train.steps=1 --init-from " + checkpoint), 0, {"step 1/1 | loss "});
+  check_said(train("own", folder / "new", "--set data.eval=" + (folder / "other.bin")), 3,
+             {difference(folder / "other.bin", folder / "own.bin")});
+
+  // A model whose tokens are not known goes with any.
+  const std::string path = checkpoint + "/manifest.json";
+  auto manifest = checkpoint::parse_manifest(*read_file(path, "it"), "it");
+  REQUIRE(manifest.ok());
+  CHECK(hex(manifest->tokenizer_hash) == own);
+  manifest->tokenizer_hash = 0;
+  REQUIRE(write_file(path, checkpoint::to_json(*manifest)).ok());
+  check_said(lancet("eval --from " + checkpoint + " --data " + (folder / "other.bin")), 0, {"loss "});
+  check_said(train("other", folder / "any", "--set train.steps=1 --init-from " + checkpoint), 0, {"step 1/1 | loss "});
+}
+
+TEST_CASE("an export and an import keep a model's tokenizer, and a replaced one is refused") {
+  const TemporaryFolder folder;
+  const std::string own = make_tokens(folder, "own", "aa bb cc aa bb cc"),
+                    other = make_tokens(folder, "other", "xy yz zx xy yz zx");
+  const std::string config = folder.write("small.json", test::small_config_text), run = folder / "run";
+  REQUIRE(lancet("train " + config + " --set data.synthetic=false --set model.vocab_size=260 --set data.train=" +
+                 (folder / "own.bin") + " --set data.tokenizer=" + (folder / "own") +
+                 " --set train.steps=1 --set train.save_interval=1 --run-dir " + run)
+              .code == 0);
+  REQUIRE(lancet("export --to hf --from " + run + " --out " + (folder / "hf")).code == 0);
+  REQUIRE(lancet("import --from " + (folder / "hf") + " --out " + (folder / "again")).code == 0);
+  const std::string difference = " (" + own + "), found another (" + other + ")";
+  check_said(lancet("eval --from " + (folder / "again") + " --data " + (folder / "other.bin")), 3,
+             {(folder / "other.bin") + ": expected the tokenizer of " + (folder / "again/checkpoints/step-000000") +
+              difference});
+  for (const std::string file : {"/vocab.json", "/merges.txt"})
+    std::filesystem::copy_file((folder / "other") + file, (folder / "own") + file,
+                               std::filesystem::copy_options::overwrite_existing);
+  check_said(lancet("export --to hf --from " + run + " --out " + (folder / "x")), 3,
+             {(folder / "own") + ": expected the tokenizer of " + run + "/checkpoints/step-000001" + difference});
+  check_said(lancet("generate --prompt aa --from " + run), 3, {difference});
 }
 
 }  // namespace lancet

@@ -1,11 +1,11 @@
 // eval, generate, export and import as users call them, and their error messages.
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include "cli/support.h"
+#include "good.h"
 #include "lancet/base/json.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/config/config.h"
@@ -174,33 +174,6 @@ TEST_CASE("a tokenizer or token file of another vocabulary is refused") {
   check_said(lancet("eval --from " + run + " --data " + bin + " --max-sequences 0"), 2, {"max-sequences"});
 }
 
-TEST_CASE("eval prints the same loss at any number of ranks") {
-  const TemporaryFolder folder;
-  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared");
-  const std::string run = imported(folder, name);
-  std::vector<data::TokenId> tokens;
-  for (int i = 0; i < 32 * 7 + 1; ++i) tokens.push_back((i * i + 3 * i) % 71);
-  const std::string bin = test::token_file(folder, tokens, 71);
-  auto loss = [&](const test::Outcome& outcome) {
-    INFO(outcome.output);
-    REQUIRE(outcome.code == 0);
-    const auto begin = outcome.output.find('{'), end = outcome.output.rfind('}');
-    REQUIRE(begin != std::string::npos);
-    const auto result = test::json_in(outcome.output.substr(begin, end - begin + 1));
-    CHECK(result["sequences"] == 7);
-    CHECK(result["tokens"] == 7 * 32);
-    CHECK(result["perplexity"].get<double>() == Approx(std::exp(result["loss"].get<double>())));
-    return result["loss"].get<double>();
-  };
-  const std::string arguments = "eval --json --from " + run + " --data " + bin;
-  const double one = loss(lancet(arguments));
-  CHECK(one > 1);
-#if defined(LANCET_HAVE_MPI)
-  for (int ranks : {2, 3, 4}) CHECK(loss(test::mpirun(ranks, arguments)) == Approx(one).epsilon(1e-6));
-#endif
-  check_said(lancet("eval --from " + run + " --data " + bin + " --max-sequences 2"), 0, {"2 sequences of 32 tokens"});
-}
-
 TEST_CASE("missing models and wrong options") {
   const TemporaryFolder folder;
   const std::string run = imported(folder, "gpt2");
@@ -285,8 +258,7 @@ TEST_CASE("an empty prompt starts from the end-of-text token") {
   std::vector<data::TokenId> expected;
   for (data::TokenId id; ids >> id;) expected.push_back(id);
   CHECK(expected.size() == 4);
-  const auto tokenizer = data::Tokenizer::load(tok);
-  REQUIRE(tokenizer.ok());
+  const auto tokenizer = test::good(data::Tokenizer::load(tok));
   const std::string written = data::replace_invalid_utf8(tokenizer->decode(expected).value()) + "\n";
   CHECK(result_of("generate --prompt '' --tokenizer " + tok + greedy) == written);
   CHECK(result_of("generate --tokenizer " + tok + greedy + " </dev/null") == written);
@@ -343,10 +315,8 @@ TEST_CASE("models that do not fit the memory are refused before any memory is al
 
   // A checkpoint whose manifest claims the same size.
   const std::string run = imported(folder, "gpt2"), manifest = run + "/checkpoints/step-000000/manifest.json";
-  auto parsed = checkpoint::parse_manifest(file_text(manifest), manifest);
-  REQUIRE(parsed.ok());
-  auto config = config::parse(parsed->config, manifest);
-  REQUIRE(config.ok());
+  auto parsed = test::good(checkpoint::parse_manifest(file_text(manifest), manifest));
+  auto config = test::good(config::parse(parsed->config, manifest));
   config->model.n_embd = 16384, config->model.n_head = 128, config->model.n_layer = 1000, config->model.n_inner.reset();
   parsed->config = config::to_json(*config);
   std::ofstream(manifest) << checkpoint::to_json(*parsed);

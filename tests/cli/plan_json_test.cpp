@@ -1,5 +1,4 @@
 // lancet plan --json, whose numbers can be computed by hand on a machine of round numbers.
-#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "declared_hardware.h"

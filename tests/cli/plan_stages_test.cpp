@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
-#include <filesystem>
 
 #include "cli/support.h"
 #include "lancet/base/files.h"

@@ -3,6 +3,7 @@
 
 #include "cli/support.h"
 #include "declared_profile.h"
+#include "good.h"
 #include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/ir/plan.h"
@@ -80,8 +81,7 @@ TEST_CASE("plan prints the prediction of every policy and the reason for its cho
   REQUIRE(outcome.code == 0);
   CHECK(outcome.lines_with("costs: Declared CPU (none), 1 thread, 1 rank a host, build 0123456789abcdef; mpi, 2 ranks, "
                            "2 hosts") == 1);
-  const auto plan = ir::parse_plan(text_of(files.folder / "plan.ir"));
-  REQUIRE(plan.ok());
+  const auto plan = test::good(ir::parse_plan(text_of(files.folder / "plan.ir")));
   CHECK(ir::verify(*plan).ok());
   CHECK(plan->header.integer("ranks") == 2);
   CHECK(plan->header.text("build") == cost::kernel_build());
@@ -142,21 +142,6 @@ TEST_CASE("the costs of several hosts are measured on them, as plan says") {
                            "--bind-to none -np 4 ") == 1);
   CHECK(outcome.lines_with("lancet profile " + files.config) == 1);
   CHECK(outcome.lines_with("scripts/mpirun.sh") == 0);
-}
-
-TEST_CASE("a policy without gain falls back to sequential, and the plan gives the reason") {
-  const PlanFiles files;
-  auto profile = test::declared_profile(small(), test::declared_machine(2, 2));
-  for (auto* points : {&profile.network.all_to_all, &profile.network.all_reduce})
-    for (cost::Point& point : *points) point.ms = 0;
-  REQUIRE(cost::write_profile(files.folder / "free.json", profile).ok());
-  const auto outcome =
-      lancet("plan " + files.config + " --ranks 2 --hosts 2 --set overlap.policy=partition --profile " +
-             (files.folder / "free.json"));
-  INFO(outcome.output);
-  REQUIRE(outcome.code == 0);
-  CHECK(outcome.lines_with("sequential *") == 1);
-  CHECK(outcome.lines_with("why: partition runs sequential: predicted ") == 1);
 }
 
 TEST_CASE("one rank has no communication to hide") {
@@ -220,22 +205,6 @@ TEST_CASE("a profile of another device is used if --profile names it") {
   CHECK(outcome.lines_with("build 0123456789abcdef; mpi") == 1);
 }
 
-TEST_CASE("an incomplete profile is refused with the names and number of the missing ops") {
-  const PlanFiles files;
-  auto json = test::json_in(text_of(files.profile));
-  auto& ops = json["ops"];
-  const std::string lacking = "layer_norm(f32[4,16,32], f32[32], f32[32])";
-  REQUIRE(ops.erase(lacking) == 1);
-  files.folder.write("costs.json", json_text(json));
-  const auto one = lancet("plan " + files.config + files.for_two);
-  CHECK(one.code == 2);
-  CHECK(one.lines_with("costs.json: expected the time of every op in the profile, found none of " + lacking +
-                       ": measure this config and mesh with lancet profile") == 1);
-  const auto many = lancet("plan " + files.config + files.for_two + " --set model.n_embd=64");
-  CHECK(many.code == 2);
-  CHECK(test::matches(many.output, "found none of embedding.* and [0-9]+ more: measure this config"));
-}
-
 #if defined(LANCET_HAVE_MPI)
 TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
   const PlanFiles files;
@@ -275,8 +244,7 @@ TEST_CASE("train --plan runs the plan, and its trace holds every instruction") {
                       "h.0.moe.dispatch.all_to_all +forward +[0-9]+ +[0-9.]+ +[0-9]+%  [^\n]+\n"
                       " +[0-9.]+ +[0-9]+%  measured: "));
   // Each communication that takes time on two ranks has both lines.
-  const auto sites = report::communications(*plan, std::filesystem::path(run + "/trace.json"));
-  REQUIRE(sites.ok());
+  const auto sites = test::good(report::communications(*plan, std::filesystem::path(run + "/trace.json")));
   REQUIRE_FALSE(sites->empty());
   CHECK(shown.lines_with("measured: ") == int(sites->size()));
   for (const report::Communication& site : *sites) {
@@ -395,8 +363,7 @@ TEST_CASE("plan writes the logical program first, and the sharding of every tens
   CHECK(test::matches(text, "\n%0 : f32\\[8\\{expert\\},16,32\\] partial\\{tensor\\} = embedding"));
   CHECK(test::matches(text, "\nparameter @h\\.0\\.attn\\.c_attn\\.weight : f32\\[3x32\\{tensor\\},32\\]\n"));
   CHECK(test::matches(text, "\nparameter @wpe\\.weight : f32\\[16,32\\] whole\n"));
-  const auto sharded = ir::parse(text);
-  REQUIRE(sharded.ok());
+  const auto sharded = test::good(ir::parse(text));
   REQUIRE(sharded->tensors.size() > 100);
   for (std::size_t i = 0; i < sharded->tensors.size(); ++i) {
     INFO(sharded->display({std::int32_t(i)}));

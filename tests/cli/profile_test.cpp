@@ -45,23 +45,6 @@ TEST_CASE("without a path the profile is kept in the user's cache folder") {
   CHECK(files->path().filename().string().starts_with("profile-"));
 }
 
-TEST_CASE("a damaged file in the user's cache folder is replaced by --renew all, as the error says") {
-  const TemporaryFolder folder;
-  const std::string command = "XDG_CACHE_HOME=" + folder / "cache" + " " LANCET_BINARY " profile " +
-                              folder.write("c.json", small_config_text) + " --seconds 0";
-  REQUIRE(shell(command).code == 0);
-  const std::filesystem::path file = std::filesystem::directory_iterator(folder / "cache/lancet")->path();
-  std::filesystem::resize_file(file, 1000);
-  const Outcome refused = shell(command);
-  INFO(refused.output);
-  CHECK(refused.code == 2);
-  CHECK(refused.lines_with("") == 1);
-  CHECK(refused.lines_with("error: " + file.string() + ":") == 1);
-  CHECK(refused.lines_with("; delete the file, or replace it with lancet profile --renew all") == 1);
-  CHECK(shell(command + " --renew all").code == 0);
-  CHECK(shell(command).code == 0);
-}
-
 TEST_CASE("without a home folder, profile says that nothing is kept") {
   const TemporaryFolder folder;
   const Outcome outcome = shell("env -u HOME -u XDG_CACHE_HOME " LANCET_BINARY " profile " +
@@ -71,31 +54,7 @@ TEST_CASE("without a home folder, profile says that nothing is kept") {
   CHECK(outcome.lines_with("warning: profile: not kept: HOME is not set") == 1);
 }
 
-TEST_CASE("a profile that cannot be read or written is a config error") {
-  const TemporaryFolder folder;
-  const std::string config = folder.write("c.json", small_config_text), damaged = folder.write("costs.json", "{}");
-  const Outcome outcome = run("profile " + config + " --seconds 0 --out " + damaged);
-  CHECK(outcome.code == 2);
-  CHECK(outcome.lines_with("costs.json: profile: expected the field format, found none") == 1);
-  CHECK(run("profile " + config + " --seconds 0 --out " + config + "/x.json").code == 2);
-}
-
 #if defined(LANCET_HAVE_MPI)
-TEST_CASE("ranks train by measured times that their cache folder cannot keep") {
-  const TemporaryFolder folder;
-  const std::string train = "train " + folder.write("c.json", small_config_text) +
-                            " --set train.steps=1 --set overlap.policy=lancet --set overlap.max_parts=2 --run-dir " +
-                            folder / "run";
-  const Outcome outcome = shell(
-      "export XDG_CACHE_HOME=/dev/null; mpirun --allow-run-as-root --oversubscribe "
-      "--bind-to none -np 2 " LANCET_BINARY " " +
-      train);
-  INFO(outcome.output);
-  CHECK(outcome.code == 0);
-  CHECK(outcome.lines_with("warning: profile: not kept: /dev/null: expected a folder") == 1);
-  CHECK(outcome.lines_with("; predicted step ") == 1);
-}
-
 TEST_CASE("ranks profile together, communication too") {
   const TemporaryFolder folder;
   const std::string config = folder.write("c.json", small_config_text), file = folder / "costs.json";

@@ -151,32 +151,26 @@ TEST_CASE("configs and texts are read from pipes, but not from a pipe that nothi
 }
 
 #if defined(LANCET_HAVE_MPI)
-TEST_CASE("MPI ranks train like one rank") {
-  const TemporaryFolder folder;
-  const std::string config = folder.write("small.json", test::small_config_text);
-  REQUIRE(lancet("train " + config + " --run-dir " + (folder / "1")).code == 0);
-  const auto one = test::metrics(folder / "1");
-  REQUIRE(one.size() == 20);
-  struct Mesh {
-    int ranks, expert;
-    const char* text;
-  };
-  for (const auto& [ranks, expert, mesh] : {Mesh{2, 2, "expert 2; "}, Mesh{4, 4, "expert 4; "},
-                                            Mesh{4, 2, "data 2 x expert 2; rank r: data r / 2, expert r % 2"}}) {
-    const std::string run = folder / fmt::format("{}-{}", ranks, expert);
-    const auto outcome =
-        test::mpirun(ranks, fmt::format("train {} --set train.micro_batch_size={} --set mesh.expert={} --run-dir {}",
-                                        config, 4 / ranks, expert, run));
-    INFO(outcome.output);
-    REQUIRE(outcome.code == 0);
-    CHECK(outcome.lines_with(std::string("mesh       ") + mesh) == 1);
-    const auto several = test::metrics(run);
-    REQUIRE(several.size() == one.size());
-    for (std::size_t i = 0; i < one.size(); ++i) {
-      CHECK(several[i]["loss"].get<double>() == Approx(one[i]["loss"].get<double>()).epsilon(1e-5));
-      CHECK(several[i]["drop_pct"] == 0);
-      CHECK(several[i]["a2a_ms"].get<double>() > 0);
-    }
+TEST_CASE("four processes train and resume on data 2 x tensor 2 as one process trains") {
+  const test::TemporaryFolder folder;
+  const std::string train =
+      "train " + folder.write("small.json", test::small_config_text) + " --set train.steps=4 --run-dir ";
+  REQUIRE(test::lancet(train + (folder / "alone")).code == 0);
+  const std::string split = " --set mesh.data=2 --set mesh.tensor=2 --set train.micro_batch_size=2";
+  const auto outcome = test::mpirun(4, train + (folder / "mesh") + split);
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.lines_with("data 2 x tensor 2; rank r: data r / 2, tensor r % 2") == 1);
+  REQUIRE(test::mpirun(4, train + (folder / "stopped") + split + " --set train.stop_after=2").code == 75);
+  REQUIRE(test::mpirun(4, train + (folder / "stopped") + split).code == 0);
+  const auto alone = test::metrics(folder / "alone"), mesh = test::metrics(folder / "mesh"),
+             stopped = test::metrics(folder / "stopped");
+  REQUIRE(alone.size() == 4);
+  REQUIRE(mesh.size() == 4);
+  REQUIRE(stopped.size() == 4);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(double(mesh[i]["loss"]) == Approx(double(alone[i]["loss"])).epsilon(1e-5));
+    CHECK(stopped[i]["loss"] == mesh[i]["loss"]);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "doubles/host_queue.h"
 #include "doubles/inproc.h"
+#include "good.h"
 #include "lancet/comm/device_communicator.h"
 
 using namespace lancet;
@@ -74,7 +75,7 @@ double milliseconds(F f) {
 
 TEST_CASE("staged: ranks on devices send and sum the same values as on the host") {
   std::vector<std::vector<float>> received(3), summed(3);
-  const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
     std::atomic<int> allocations{0};
     const auto device = test::make_host_queue({.host_allocations = &allocations});
     LANCET_ASSIGN(const auto stream, device->make_stream(true));
@@ -100,8 +101,7 @@ TEST_CASE("staged: ranks on devices send and sum the same values as on the host"
     }
     if (allocations != reserved) return internal_error("expected no memory taken in a call, found some");
     return communicator->check();
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   CHECK(received[0] == std::vector<float>{0, -1, -1, -1, -1, -1, 200, -1, -1});
   CHECK(received[1] == std::vector<float>{3, 4, -1, 103, 104, -1, 203, 204, -1});
   CHECK(received[2] == std::vector<float>{6, 7, 8, 106, 107, 108, 206, 207, 208});
@@ -141,9 +141,8 @@ TEST_CASE("mirrored: other ranks mirror this one, and calls take the network's t
   }
   SECTION("sends and receives of different sizes are an error") {
     receives[2].bytes = 2;
-    const Status status = world->send_receive(sends, receives);
-    REQUIRE_FALSE(status.ok());
-    CHECK(status.error().message.find("a mirrored rank must send as many bytes as it receives") != std::string::npos);
+    const Error status = test::refused(world->send_receive(sends, receives));
+    CHECK(status.message.find("a mirrored rank must send as many bytes as it receives") != std::string::npos);
   }
 }
 
@@ -155,8 +154,7 @@ TEST_CASE("mirrored: a group of ranks, whose network knows the members") {
   };
   const auto world = comm::make_mirrored_world(8, {"test", ms, ms});
   const std::vector<int> columns{0, 2, 4, 6}, pair{0, 2}, others{1, 3};
-  const auto group = world->split(columns);
-  REQUIRE(group.ok());
+  const auto group = test::good(world->split(columns));
   const auto nested = (*group)->split(pair);  // ranks 0 and 4 of the world
   REQUIRE(nested.ok());
   CHECK((*group)->size() == 4);
@@ -182,10 +180,8 @@ TEST_CASE("mirrored: messages of neighbouring bytes, such as counts, are one cop
   std::iota(out.begin(), out.end(), 1.f);
   const auto world = comm::make_mirrored_world(ranks, network);
   const auto device = test::make_host_queue({.dropped_copy = 2});  // there is none
-  auto stream = device->make_stream(true);
-  REQUIRE(stream.ok());
-  auto communicator = comm::make_mirrored({.device = device.get(), .host = world.get()});
-  REQUIRE(communicator.ok());
+  auto stream = test::good(device->make_stream(true));
+  auto communicator = test::good(comm::make_mirrored({.device = device.get(), .host = world.get()}));
   REQUIRE((*communicator)->send_receive(**stream, sends, receives).ok());
   REQUIRE((*stream)->synchronize().ok());
   CHECK(in == out);
@@ -193,13 +189,10 @@ TEST_CASE("mirrored: messages of neighbouring bytes, such as counts, are one cop
 
 TEST_CASE("mirrored on a device: the same behaviour on a stream") {
   const auto world = comm::make_mirrored_world(4, network);
-  auto host = world->duplicate();
-  REQUIRE(host.ok());
+  auto host = test::good(world->duplicate());
   const auto device = test::make_host_queue();
-  auto stream = device->make_stream(true);
-  REQUIRE(stream.ok());
-  auto communicator = comm::make_mirrored({.device = device.get(), .host = host->get()});
-  REQUIRE(communicator.ok());
+  auto stream = test::good(device->make_stream(true));
+  auto communicator = test::good(comm::make_mirrored({.device = device.get(), .host = host->get()}));
   CHECK((*communicator)->size() == 4);
   DeviceFloats out(*device, **stream, 4), in(*device, **stream, 4);
   out.set(count_from(1, 4));
@@ -218,9 +211,8 @@ TEST_CASE("mirrored on a device: the same behaviour on a stream") {
   CHECK(in.get() == count_from(1, 4));
   CHECK(out.get() == std::vector<float>{4, 8, 12, 16});
   const auto self = comm::make_self();
-  const auto refused = comm::make_mirrored({.device = device.get(), .host = self.get()});
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().code == ExitCode::config);
+  const Error refused = test::refused(comm::make_mirrored({.device = device.get(), .host = self.get()}));
+  CHECK(refused.code == ExitCode::config);
 }
 
 namespace {

@@ -1,16 +1,17 @@
-#include <catch2/catch.hpp>
-
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
 
 #include "comm/contract.h"
 #include "doubles/inproc.h"
+#include "lancet/comm/collect.h"
 #include "lancet/comm/communicator.h"
 
-using namespace lancet;
-using namespace lancet::comm;
+namespace lancet {
+
+using namespace comm;
 using namespace std::chrono_literals;
 using Catch::Matchers::Contains;
 
@@ -172,3 +173,45 @@ TEST_CASE("abort reaches the groups, from a group or from the world") {
     CHECK(woken == 3);
   }
 }
+
+}  // namespace lancet
+
+namespace lancet::comm {
+
+TEST_CASE("every rank receives every rank's value") {
+  const Status status = run_inproc(3, [](Communicator& c) -> Status {
+    LANCET_ASSIGN(const auto all, collect(c, 10.0 + c.rank() * c.rank()));
+    LANCET_ASSIGN(const double most, largest(c, -double(c.rank())));
+    LANCET_ASSIGN(const double middle, mean(c, double(c.rank() * 3)));
+    if (all != std::vector<double>{10, 11, 14} || most != 0 || middle != 3)
+      return internal_error("rank " + std::to_string(c.rank()) + " has other values");
+    return {};
+  });
+  CHECK((status.ok() ? "" : status.error().message) == "");
+}
+
+TEST_CASE("every rank receives one rank's text, an empty one too") {
+  const Status status = run_inproc(3, [](Communicator& c) -> Status {
+    for (const std::string sent : {"a longer text", ""}) {
+      LANCET_ASSIGN(const std::string text, broadcast_text(c, c.rank() == 1 ? sent : "mine", 1));
+      if (text != sent) return internal_error("rank " + std::to_string(c.rank()) + " has '" + text + "'");
+    }
+    return {};
+  });
+  CHECK((status.ok() ? "" : status.error().message) == "");
+}
+
+TEST_CASE("the all-to-all sends equal bytes to every other rank, and nothing with one rank") {
+  const Status status = run_inproc(3, [](Communicator& c) -> Status {
+    AllToAll all_to_all(c, 1001);
+    if (all_to_all.bytes() != 1000) return internal_error(std::to_string(all_to_all.bytes()));
+    return all_to_all(c);
+  });
+  CHECK((status.ok() ? "" : status.error().message) == "");
+  const auto self = make_self();
+  AllToAll alone(*self, 1000);
+  CHECK(alone.bytes() == 0);
+  CHECK(alone(*self).ok());
+}
+
+}  // namespace lancet::comm

@@ -2,10 +2,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "config/parsed.h"
+#include "good.h"
 #include "lancet/base/shown.h"
 #include "text.h"
 
@@ -121,9 +121,8 @@ TEST_CASE("an unknown key names itself, the file and the nearest known key") {
 }
 
 TEST_CASE("a checkpoint's config may have fields of another version, but not of the model") {
-  const auto saved = parse_saved(
-      R"({"model": {"n_layer": 3}, "mesh": {"tensor": 2, "expert_counts": []}, "later": {"x": 1}, "more": 2})", "m");
-  REQUIRE(saved.ok());
+  const auto saved = test::good(parse_saved(
+      R"({"model": {"n_layer": 3}, "mesh": {"tensor": 2, "expert_counts": []}, "later": {"x": 1}, "more": 2})", "m"));
   CHECK(*saved == good(R"({"model": {"n_layer": 3}, "mesh": {"tensor": 2}})"));
   CHECK(parse_saved(R"({"model": {"n_layers": 3}})", "m").error().message ==
         "m: unknown key 'model.n_layers'; the nearest known key is 'model.n_layer'");
@@ -398,8 +397,7 @@ TEST_CASE("a file is loaded, a missing file is named") {
   const auto dir = std::filesystem::temp_directory_path() / "lancet_test_config";
   std::filesystem::create_directories(dir);
   std::ofstream(dir / "tiny.json") << R"({"threads": 2})";
-  auto config = load(dir / "tiny.json");
-  REQUIRE(config.ok());
+  auto config = test::good(load(dir / "tiny.json"));
   CHECK(config->threads == 2);
   CHECK(config->log.run_dir == "runs/tiny");
   CHECK(load(dir / "none.json").error().message.find("none.json: expected a JSON config file, found no such file") !=
@@ -413,9 +411,7 @@ TEST_CASE("the shipped configs parse and fit their ranks") {
   for (const auto& entry : std::filesystem::directory_iterator(LANCET_SOURCE_DIR "/configs")) {
     if (entry.path().extension() != ".json") continue;
     INFO(entry.path().string());
-    auto config = load(entry.path());
-    INFO((config.ok() ? "" : config.error().message));
-    REQUIRE(config.ok());
+    auto config = test::good(load(entry.path()));
     CHECK(check(*config, 1).ok());
     CHECK(check(*config, 2).ok());
     CHECK(check_data(*config).ok());

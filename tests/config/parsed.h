@@ -2,14 +2,13 @@
 #pragma once
 #include <catch2/catch.hpp>
 
+#include "good.h"
 #include "lancet/config/config.h"
 
 namespace lancet::config {
 
 inline Config good(std::string_view text, const std::vector<std::string>& overrides = {}) {
-  auto config = parse(text, "c.json", overrides);
-  INFO((config.ok() ? "" : config.error().message));
-  REQUIRE(config.ok());
+  auto config = test::good(parse(text, "c.json", overrides));
   return *config;
 }
 

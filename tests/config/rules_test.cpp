@@ -7,14 +7,14 @@
 
 #include "config/fields.h"
 #include "config/parsed.h"
+#include "good.h"
 
 using namespace lancet;
 using namespace lancet::config;
 
 TEST_CASE("the mesh gives expert what the experts can be split among, and data the rest") {
   const auto mesh = [](std::vector<std::string> overrides, int ranks) {
-    const auto made = make_mesh(good("{}", overrides), ranks);
-    REQUIRE(made.ok());
+    const auto made = test::good(make_mesh(good("{}", overrides), ranks));
     return to_string(*made);
   };
   CHECK(mesh({}, 1) == "1 rank");
@@ -131,10 +131,9 @@ TEST_CASE("the first blocks can be dense, and the blocks of experts that are lef
         CHECK(c.model.has_dense_ffn() == (blocks < layers));
         CHECK(check(c, 1).ok() == (blocks > 0 || freq == 0));
       }
-  const Status refused = check(good("{}", {"model.first_k_dense_replace=11", "model.n_layer=12"}), 1);
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().code == ExitCode::config);
-  CHECK(refused.error().message ==
+  const Error refused = test::refused(check(good("{}", {"model.first_k_dense_replace=11", "model.n_layer=12"}), 1));
+  CHECK(refused.code == ExitCode::config);
+  CHECK(refused.message ==
         "config: model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of "
         "model.moe_layer_freq = 2 below n_layer = 12), found 11; model.moe_layer_freq=0 makes a dense model");
 }

@@ -1,19 +1,19 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "good.h"
 #include "lancet/cost/costs.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 
-using namespace lancet;
-using namespace lancet::cost;
+namespace lancet {
+
+using namespace cost;
 
 namespace {
 
 ir::Program parsed(const std::string& text) {
-  auto program = ir::parse(text);
-  INFO((program.ok() ? "" : program.error().message));
-  REQUIRE(program.ok());
+  auto program = test::good(ir::parse(text));
   return *program;
 }
 
@@ -123,8 +123,7 @@ TEST_CASE("op costs come from the Costs, in order on each stream") {
   const ir::Program program = parsed(moe);
   FakeCosts costs;
   for (std::size_t i = 4; i < 8; ++i) costs.ops[op_key(program, program.instructions[i])] = double(i);
-  const auto found = op_costs(costs, program);
-  REQUIRE(found.ok());
+  const auto found = test::good(op_costs(costs, program));
   CHECK((*found)[0].ms == Approx(1.08));
   CHECK((*found)[2].ms == Approx(2.28));
   CHECK((*found)[2].core_ms == Approx(0.128));
@@ -139,10 +138,9 @@ TEST_CASE("an op without costs is named, and the other missing ones are counted"
   const ir::Program program = parsed(moe);
   FakeCosts costs;
   costs.ops[op_key(program, program.instructions[7])] = 1;
-  const auto found = op_costs(costs, program);
-  REQUIRE_FALSE(found.ok());
-  CHECK(found.error().code == ExitCode::config);
-  CHECK(found.error().message.find(op_key(program, program.instructions[4]) + " and 1 more") != std::string::npos);
+  const Error found = test::refused(op_costs(costs, program));
+  CHECK(found.code == ExitCode::config);
+  CHECK(found.message.find(op_key(program, program.instructions[4]) + " and 1 more") != std::string::npos);
 }
 
 TEST_CASE("a group of ranks that costs do not know is named") {
@@ -161,9 +159,8 @@ TEST_CASE("a group of ranks that costs do not know is named") {
                                          axes + "  # reduce sync bucket.0\n"));
   };
   CHECK(of("").ok());
-  const auto refused = of(" {axes=\"data\"}");
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().message.find("found none of collectives over the mesh's axes data: ") != std::string::npos);
+  const Error refused = test::refused(of(" {axes=\"data\"}"));
+  CHECK(refused.message.find("found none of collectives over the mesh's axes data: ") != std::string::npos);
 }
 
 TEST_CASE("the all-to-all of one rank is a copy with its own time") {
@@ -177,8 +174,7 @@ input @slots : f32[4,4,8]
   CHECK(bytes_sent(program, program.instructions[1]) == 0);
   FakeCosts costs;
   costs.ops["all_to_all(f32[4,4,8], i32[4,2], i32[4,2]) {tokens=16}"] = 7;
-  const auto found = op_costs(costs, program);
-  REQUIRE(found.ok());
+  const auto found = test::good(op_costs(costs, program));
   CHECK((*found)[0].ms == 1);  // all_to_all_ms(0)
   CHECK((*found)[1].ms == 7);
   CHECK((*found)[1].core_ms == 7);
@@ -205,6 +201,12 @@ TEST_CASE("a collective is priced by the bytes that a rank sends to the others o
   CHECK_FALSE(is_local(*program, at[0]));
   CHECK(is_local(*program, at[2]));
 }
+
+}  // namespace lancet
+
+namespace lancet::cost {
+
+// How many ranks of a group share a host.
 
 TEST_CASE("hosts are told apart where each has as many ranks, and more than one") {
   CHECK(Layout{8, 2}.ranks_sharing_host() == 4);
@@ -236,3 +238,5 @@ TEST_CASE("ranks fill one host after the other") {
   CHECK(hosts_of(8, 4) == 2);
   CHECK(hosts_of(1, 1) == 1);
 }
+
+}  // namespace lancet::cost

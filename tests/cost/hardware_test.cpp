@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
+#include "good.h"
 #include "lancet/ir/plan.h"
-#include "temporary_folder.h"
 #include "text.h"
 
 using namespace lancet;
@@ -41,10 +41,9 @@ std::string machine_text() {
 Hardware machine() { return *parse_hardware(machine_text(), "round.json"); }
 
 std::string refused(const std::string& text) {
-  const auto hardware = parse_hardware(text, "round.json");
-  REQUIRE_FALSE(hardware.ok());
-  CHECK(hardware.error().code == ExitCode::config);
-  return hardware.error().message;
+  const Error hardware = test::refused(parse_hardware(text, "round.json"));
+  CHECK(hardware.code == ExitCode::config);
+  return hardware.message;
 }
 
 ir::Program one(const std::string& operands, const std::string& line) {
@@ -389,8 +388,7 @@ TEST_CASE("a share is interpolated by places and bytes, and is constant beyond t
 TEST_CASE("all-to-all and all-reduce have their own shares, by nodes") {
   std::string text = replaced(machine_text(), R"("all_reduce_efficiency": {"points": [[2, 1, 0.5]])",
                               R"("all_reduce_efficiency": {"points": [[2, 1, 1], [4, 1, 0.25]])");
-  const auto h = parse_hardware(text, "round.json");
-  REQUIRE(h.ok());
+  const auto h = test::good(parse_hardware(text, "round.json"));
   CHECK(all_reduce_ms(*h, {8, 2}, 8e6) == Approx(0.010 + 2 * 0.020 + 2 * 0.5 * 2));
   CHECK(all_reduce_ms(*h, {16, 4}, 8e6) == Approx(0.010 + 4 * 0.020 + 2 * 0.75 * 8));
   CHECK(all_to_all_ms(*h, {16, 4}, 7e6) == all_to_all_ms(machine(), {16, 4}, 7e6));
@@ -402,13 +400,11 @@ TEST_CASE("values behind a name replace those of the file, whose ends of bands a
   text =
       replaced(text, R"("all_to_all_efficiency": {"points": [[2, 1, 0.5]],)",
                R"("all_to_all_efficiency": {"points": [[2, 1, 0.5]], "low": [[2, 1, 0.25]], "high": [[2, 1, 0.75]],)");
-  const auto nominal = parse_hardware(text, "round.json");
-  REQUIRE(nominal.ok());
+  const auto nominal = test::good(parse_hardware(text, "round.json"));
   CHECK(nominal->network.latency_us == 100);
   CHECK(nominal->network.all_to_all_efficiency[0].share == 0.5);
   const std::string values = "network.latency_us=7,network.all_to_all_efficiency=0.3";
-  const auto replaced_values = parse_hardware(text, "round.json", values);
-  REQUIRE(replaced_values.ok());
+  const auto replaced_values = test::good(parse_hardware(text, "round.json", values));
   CHECK(replaced_values->network.latency_us == 7);
   CHECK(replaced_values->network.all_to_all_efficiency[0].share == 0.3);
   CHECK(replaced_values->name == "round:" + values);
@@ -421,23 +417,19 @@ TEST_CASE("values behind a name replace those of the file, whose ends of bands a
     CHECK(h.error().code == ExitCode::config);
     CHECK(h.error().message.starts_with("hardware: expected values behind a name as in NAME:network.latency_us=50"));
   }
-  const auto out_of_range = parse_hardware(text, "round.json", "network.all_to_all_efficiency=4.5");
-  REQUIRE_FALSE(out_of_range.ok());
-  CHECK(out_of_range.error().message ==
-        "round.json: network.all_to_all_efficiency: expected shares in [0.001, 1], found 4.5");
+  const Error out_of_range = test::refused(parse_hardware(text, "round.json", "network.all_to_all_efficiency=4.5"));
+  CHECK(out_of_range.message == "round.json: network.all_to_all_efficiency: expected shares in [0.001, 1], found 4.5");
 }
 
 TEST_CASE("the shipped hardware files are complete") {
   for (const char* name : {"p3dn-v100", "p4de-a100", "dgx-h100", "hgx-h800", "ethernet-10g-cpu", "rtx-2080ti",
                            "rtx-3060ti", "tesla-p100", "tesla-p4", "tesla-t4"}) {
-    const auto hardware = read_hardware(std::string(LANCET_SOURCE_DIR "/configs/hardware/") + name + ".json");
-    INFO((hardware.ok() ? "" : hardware.error().message));
-    REQUIRE(hardware.ok());
+    const auto hardware =
+        test::good(read_hardware(std::string(LANCET_SOURCE_DIR "/configs/hardware/") + name + ".json"));
     CHECK(hardware->name == name);
   }
-  const auto unknown = read_hardware("pdp-11");
-  REQUIRE_FALSE(unknown.ok());
-  CHECK(unknown.error().message.find("found 'pdp-11'") != std::string::npos);
+  const Error unknown = test::refused(read_hardware("pdp-11"));
+  CHECK(unknown.message.find("found 'pdp-11'") != std::string::npos);
 }
 
 TEST_CASE("shipped hardware is found from any folder, else the error names all searched folders") {

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "good.h"
 #include "lancet/base/files.h"
 #include "lancet/cost/profile.h"
 #include "program.h"
@@ -53,11 +54,10 @@ ir::Instruction ring_step(std::int64_t shards, std::int64_t shift) {
 }
 
 std::string fault(std::string_view text) {
-  const auto file = parse_profile(text, "p.json");
-  REQUIRE_FALSE(file.ok());
-  CHECK(file.error().code == ExitCode::config);
-  CHECK(file.error().message.starts_with("p.json:"));
-  return file.error().message;
+  const Error file = test::refused(parse_profile(text, "p.json"));
+  CHECK(file.code == ExitCode::config);
+  CHECK(file.message.starts_with("p.json:"));
+  return file.message;
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -105,8 +105,7 @@ TEST_CASE("a profile has times of groups of ranks under their axes and sizes") {
   CHECK(profile.all_to_all_ms(1, data) == 7);
   CHECK(profile.all_reduce_ms(1, data) == 8);
   CHECK(profile.all_reduce_ms(1) == 0.2);
-  auto stored = parse_profile(print(profile), "p.json");
-  REQUIRE(stored.ok());
+  auto stored = test::good(parse_profile(print(profile), "p.json"));
   CHECK(stored->network.groups == profile.network.groups);
   profile.mesh = ir::Mesh{{1, 4, 2, 1}};
   CHECK_FALSE(profile.knows(data));  // another size
@@ -191,8 +190,7 @@ TEST_CASE("times of messages to some ranks are kept, added to a file and may be 
   Profile profile = sample_of_hosts();
   profile.network.groups["tensor 2"] = {{{1024, 7}}, {{1024, 8}}, {{"neighbour 1", {{1024, 9}}}}};
   const std::string text = print(profile);
-  auto stored = parse_profile(text, "p.json");
-  REQUIRE(stored.ok());
+  auto stored = test::good(parse_profile(text, "p.json"));
   CHECK(print(*stored) == text);
   CHECK(stored->network.messages == profile.network.messages);
   CHECK(stored->network.groups == profile.network.groups);
@@ -206,15 +204,13 @@ TEST_CASE("times of messages to some ranks are kept, added to a file and may be 
   measured_elsewhere.network.messages = {{"neighbour 2", {{1024, 5}}}};
   measured_elsewhere.network.groups["tensor 2"].messages.clear();
   REQUIRE(add_to_profile(path, measured_elsewhere).ok());
-  const auto both = read_profile(path);
-  REQUIRE(both.ok());
+  const auto both = test::good(read_profile(path));
   CHECK(both->network.messages.size() == 3);
   CHECK(both->network.messages.at("neighbour 2") == std::vector<Point>{{1024, 5}});
   CHECK(both->network.groups == profile.network.groups);
 
   REQUIRE(add_to_profile(path, measured_elsewhere, true).ok());
-  const auto renewed = read_profile(path);
-  REQUIRE(renewed.ok());
+  const auto renewed = test::good(read_profile(path));
   CHECK(renewed->network.messages == measured_elsewhere.network.messages);
   CHECK(renewed->network.groups == measured_elsewhere.network.groups);
   measured_elsewhere.network = {};  // an interrupted measurement
@@ -224,9 +220,7 @@ TEST_CASE("times of messages to some ranks are kept, added to a file and may be 
 
 TEST_CASE("the file returns the profile that was stored") {
   const std::string text = print(sample());
-  const auto found = parse_profile(text, "p.json");
-  INFO((found.ok() ? "" : found.error().message));
-  REQUIRE(found.ok());
+  const auto found = test::good(parse_profile(text, "p.json"));
   CHECK(print(*found) == text);
   const Profile expected = sample();
   CHECK(found->machine == here);
@@ -243,8 +237,7 @@ TEST_CASE("the file returns the profile that was stored") {
 TEST_CASE("a file without communication, products and peaks is read") {
   Profile ops(here);
   ops.ops = sample().ops;
-  const auto found = parse_profile(print(ops), "p.json");
-  REQUIRE(found.ok());
+  const auto found = test::good(parse_profile(print(ops), "p.json"));
   CHECK(found->ops == ops.ops);
   CHECK(found->products.empty());
   CHECK(found->peak_tflops.empty());
@@ -299,19 +292,17 @@ TEST_CASE("the profile of another machine is refused with the difference in word
   test::TemporaryFolder folder;
   const std::filesystem::path path = folder / "deep/profile.json";
   CHECK(read_profile_or_empty(path, here)->ops.empty());
-  const auto none = read_profile(path, here);
-  REQUIRE_FALSE(none.ok());
-  CHECK(none.error().code == ExitCode::config);
-  CHECK(has(none.error().message, "found no such file"));
+  const Error none = test::refused(read_profile(path, here));
+  CHECK(none.code == ExitCode::config);
+  CHECK(has(none.message, "found no such file"));
   REQUIRE(write_profile(path, sample()).ok());
   CHECK(read_profile(path, here)->ops == sample().ops);
   Machine foreign = here;
   foreign.device.cpu = "CPU B";
-  const auto refused = read_profile(path, foreign);
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().code == ExitCode::config);
-  CHECK(has(refused.error().message, "profile.json: expected a profile of CPU B (avx2), found one of CPU A"));
-  CHECK(refused.error().message.ends_with(" (avx2)"));  // the rest is the same
+  const Error refused = test::refused(read_profile(path, foreign));
+  CHECK(refused.code == ExitCode::config);
+  CHECK(has(refused.message, "profile.json: expected a profile of CPU B (avx2), found one of CPU A"));
+  CHECK(refused.message.ends_with(" (avx2)"));  // the rest is the same
   const Machine alone{here.device, {}};
   const std::string text = *read_file(path, "it");
   for (const Machine& other : {foreign, alone})
@@ -332,9 +323,8 @@ TEST_CASE("times of another build are of no use and give way to those of this on
   REQUIRE(write_profile(path, sample()).ok());
   Machine rebuilt = here;
   rebuilt.device.build = "another";
-  const auto refused = read_profile(path, rebuilt);
-  REQUIRE_FALSE(refused.ok());
-  CHECK(has(refused.error().message, "expected a profile of build another, found one of build 0123456789abcdef"));
+  const Error refused = test::refused(read_profile(path, rebuilt));
+  CHECK(has(refused.message, "expected a profile of build another, found one of build 0123456789abcdef"));
   CHECK(read_profile_or_empty(path, rebuilt)->ops.empty());
   Profile other(rebuilt);
   other.ops["zero(f32[3])"] = {1, 5, 0};
@@ -361,8 +351,7 @@ TEST_CASE("adding to a file keeps what it holds for the machine, writing replace
   more.ops["zero(f32[3])"] = {1, 5, 0};
   more.peak_tflops = {{"f32", 0.05}, {"bf16", 0.3}};
   REQUIRE(add_to_profile(path, more).ok());
-  const auto both = read_profile(path, here);
-  REQUIRE(both.ok());
+  const auto both = test::good(read_profile(path, here));
   CHECK(both->ops.size() == sample().ops.size() + 1);
   CHECK(both->compute_ms("zero(f32[3])") == 1.0);
   CHECK(both->products == sample().products);
@@ -384,20 +373,18 @@ TEST_CASE("nothing is added to a damaged file, which can be replaced, and a file
   for (const std::string& damaged :
        {good.substr(0, good.size() / 2), replaced(good, "\"format\": 2", "\"format\": 1")}) {
     REQUIRE(write_file(path, damaged).ok());
-    const Status added = add_to_profile(path, sample());
-    REQUIRE_FALSE(added.ok());
-    CHECK(added.error().code == ExitCode::config);
-    CHECK(added.error().message.starts_with(path.string() + ":"));
-    CHECK(added.error().message.ends_with(advice));
+    const Error added = test::refused(add_to_profile(path, sample()));
+    CHECK(added.code == ExitCode::config);
+    CHECK(added.message.starts_with(path.string() + ":"));
+    CHECK(added.message.ends_with(advice));
     CHECK(*read_file(path, "it") == damaged);
     REQUIRE(write_profile(path, sample()).ok());
     CHECK(*read_file(path, "it") == good);
   }
   const std::string config = R"({"model": {}})";
   REQUIRE(write_file(path, config).ok());
-  const Status refused = write_profile(path, sample());
-  REQUIRE_FALSE(refused.ok());
-  CHECK_FALSE(has(refused.error().message, advice));
+  const Error refused = test::refused(write_profile(path, sample()));
+  CHECK_FALSE(has(refused.message, advice));
   CHECK(*read_file(path, "it") == config);
 }
 

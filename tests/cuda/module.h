@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "good.h"
 #include "lancet/runtime/accelerator.h"
 
 namespace lancet::test {
@@ -30,16 +31,14 @@ inline std::string module_path() {
 
 // GPU `index`; without a GPU it prints the reason for skipping and returns null.
 inline std::unique_ptr<runtime::Accelerator> open_gpu(int index = 0) {
-  const auto module = runtime::load_module(module_path());
-  if (!module.ok()) FAIL(module.error().message);
+  const auto module = test::good(runtime::load_module(module_path()));
   driver_started = true;
   const auto found = (*module)->count();
   if (!found.ok() || *found <= index) {
     std::cout << "SKIPPED: " << (found.ok() ? "too few GPUs" : found.error().message) << std::endl;
     return nullptr;
   }
-  auto accelerator = runtime::open_device(**module, index);
-  if (!accelerator.ok()) FAIL(accelerator.error().message);
+  auto accelerator = test::good(runtime::open_device(**module, index));
   return std::move(accelerator).value();
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fake_runtime.h"
+#include "good.h"
 #include "lancet/backend/cuda/device.h"
 #include "lancet/backend/cuda/kernel_list.h"
 #include "lancet/backend/device.h"
@@ -20,14 +21,12 @@ const char kernels[2] = {};
                                         backend::cuda::list_kernel(&kernels[1])};
 
 Error count_error() {
-  const auto count = backend::cuda::count_devices();
-  REQUIRE_FALSE(count.ok());
-  return count.error();
+  const Error count = test::refused(backend::cuda::count_devices());
+  return count;
 }
 
 std::unique_ptr<backend::Device> opened() {
-  auto device = backend::cuda::open_device(0);
-  if (!device.ok()) FAIL(device.error().message);
+  auto device = test::good(backend::cuda::open_device(0));
   return std::move(device).value();
 }
 
@@ -92,10 +91,9 @@ TEST_CASE_METHOD(Fresh, "a GPU whose architecture the build lacks is refused") {
   fake_runtime().code_error = cudaErrorNoKernelImageForDevice;
   fake_runtime().name = "Tesla V100-SXM2-32GB";
   fake_runtime().major = 7;
-  const auto device = backend::cuda::open_device(0);
-  REQUIRE_FALSE(device.ok());
-  CHECK(device.error().code == ExitCode::config);
-  CHECK(device.error().message ==
+  const Error device = test::refused(backend::cuda::open_device(0));
+  CHECK(device.code == ExitCode::config);
+  CHECK(device.message ==
         "device: expected a GPU that code for the architectures 80, 90 runs on (CMAKE_CUDA_ARCHITECTURES of this "
         "build), found Tesla V100-SXM2-32GB of 7.0");
   CHECK(fake_runtime().cleared > 0);  // the error must not show up in the next call
@@ -108,22 +106,19 @@ TEST_CASE_METHOD(Fresh, "all listed kernels are loaded when a GPU is opened") {
 
 TEST_CASE_METHOD(Fresh, "a driver that cannot join streams is refused") {
   fake_runtime().has_flag_calls = false;
-  const auto device = backend::cuda::open_device(0);
-  REQUIRE_FALSE(device.ok());
-  CHECK(device.error().code == ExitCode::config);
-  CHECK(device.error().message ==
+  const Error device = test::refused(backend::cuda::open_device(0));
+  CHECK(device.code == ExitCode::config);
+  CHECK(device.message ==
         "device: expected a driver with cuStreamWriteValue32 and cuStreamWaitValue32, found one without");
 }
 
 TEST_CASE_METHOD(Fresh, "too little memory is reported with the requested and the free bytes") {
   const auto device = opened();
-  const auto memory = device->allocate(1'000'001);
-  REQUIRE_FALSE(memory.ok());
-  CHECK(memory.error().code == ExitCode::config);
-  CHECK(memory.error().message == "expected 1000001 bytes of memory on NVIDIA Test, found 1000000 free");
-  const auto host = device->allocate_host(1'000'001);
-  REQUIRE_FALSE(host.ok());
-  CHECK(host.error().message == "cannot allocate 1000001 bytes of page-locked host memory");
+  const Error memory = test::refused(device->allocate(1'000'001));
+  CHECK(memory.code == ExitCode::config);
+  CHECK(memory.message == "expected 1000001 bytes of memory on NVIDIA Test, found 1000000 free");
+  const Error host = test::refused(device->allocate_host(1'000'001));
+  CHECK(host.message == "cannot allocate 1000001 bytes of page-locked host memory");
 }
 
 TEST_CASE_METHOD(Fresh, "a GPU is identified by its UUID and its PCI address") {
@@ -149,23 +144,19 @@ TEST_CASE_METHOD(Fresh, "communication streams have a higher priority than compu
 
 TEST_CASE_METHOD(Fresh, "a stream reports whether it is empty, and its error") {
   const auto device = opened();
-  auto stream = device->make_stream(true);
-  REQUIRE(stream.ok());
+  auto stream = test::good(device->make_stream(true));
   CHECK(*(*stream)->idle());
   fake_runtime().stream_state = cudaErrorNotReady;
-  const auto busy = (*stream)->idle();
-  REQUIRE(busy.ok());
+  const auto busy = test::good((*stream)->idle());
   CHECK_FALSE(*busy);
   fake_runtime().stream_state = cudaErrorIllegalAddress;
-  const auto broken = (*stream)->idle();
-  REQUIRE_FALSE(broken.ok());
-  CHECK(broken.error().message == "the stream's work: as the driver says it (cudaErrorOfTheTest)");
+  const Error broken = test::refused((*stream)->idle());
+  CHECK(broken.message == "the stream's work: as the driver says it (cudaErrorOfTheTest)");
 }
 
 TEST_CASE_METHOD(Fresh, "a wait for a flag ends with the error of its stream, for which the driver is rarely asked") {
   const auto device = opened();
-  const auto stream = device->make_stream(true);
-  REQUIRE(stream.ok());
+  const auto stream = test::good(device->make_stream(true));
   test::stream_queries() = 0;
   fake_runtime().stream_state = cudaErrorNotReady;
   const auto start = std::chrono::steady_clock::now();
@@ -176,18 +167,15 @@ TEST_CASE_METHOD(Fresh, "a wait for a flag ends with the error of its stream, fo
   CHECK(test::stream_queries() <= took / std::chrono::microseconds(200) + 1);
   fake_runtime().stream_state = cudaErrorIllegalAddress;
   backend::Flag flag = 0;
-  const Status status = backend::wait_for_flag(&flag, **stream);
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message == "the stream's work: as the driver says it (cudaErrorOfTheTest)");
+  const Error status = test::refused(backend::wait_for_flag(&flag, **stream));
+  CHECK(status.message == "the stream's work: as the driver says it (cudaErrorOfTheTest)");
 }
 
 TEST_CASE_METHOD(Fresh, "a delay from a mark needs a mark") {
   const auto device = opened();
-  auto stream = device->make_stream(true);
-  REQUIRE(stream.ok());
-  const Status early = (*stream)->delay_from_mark(1);
-  REQUIRE_FALSE(early.ok());
-  CHECK(early.error().message == "expected a mark on the stream before a delay from it, found none");
+  auto stream = test::good(device->make_stream(true));
+  const Error early = test::refused((*stream)->delay_from_mark(1));
+  CHECK(early.message == "expected a mark on the stream before a delay from it, found none");
   REQUIRE((*stream)->mark().ok());
   CHECK((*stream)->delay_from_mark(1).ok());
 }

@@ -3,7 +3,6 @@
 #include <nccl.h>
 
 #include <atomic>
-#include <map>
 
 namespace lancet::test {
 

@@ -6,6 +6,7 @@
 
 #include "fake_cublas.h"
 #include "fake_runtime.h"
+#include "good.h"
 #include "lancet/backend/cuda/device.h"
 #include "lancet/backend/cuda/matmul_choices.h"
 
@@ -51,8 +52,7 @@ class Library {
   // The algorithm that a product runs by.
   int algorithm(const MatmulDesc& desc) { return algorithm(desc, operands()); }
   int algorithm(const MatmulDesc& desc, const MatmulOperands& operands) {
-    auto made = make_matmul(desc, operands, stream());
-    if (!made.ok()) FAIL(made.error().message);
+    auto made = test::good(make_matmul(desc, operands, stream()));
     fake_cublas().calls.clear();
     REQUIRE((*made)->run(stream(), operands, nullptr).ok());
     REQUIRE(fake_cublas().calls.size() == 1);
@@ -136,8 +136,7 @@ TEST_CASE_METHOD(Library, "algorithms are timed on random operands that change f
     return 1.f;
   };
   set_matmul_settings({.measure = true});
-  const auto made = make_matmul(product(rows), operands(), stream());
-  REQUIRE(made.ok());
+  const auto made = test::good(make_matmul(product(rows), operands(), stream()));
   CHECK(fake_cublas().calls.size() == 14);
 }
 

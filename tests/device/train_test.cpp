@@ -5,19 +5,17 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <cmath>
 #include <mutex>
 #include <optional>
 #include <sstream>
 #include <thread>
 
 #include "declared_costs.h"
-#include "declared_profile.h"
+#include "good.h"
 #include "lancet/models/generate.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/runtime/accelerator.h"
 #include "ops/device/emulated_ranks.h"
-#include "temporary_folder.h"
 #include "train/rank_state.h"
 #include "train/support.h"
 
@@ -210,8 +208,7 @@ TEST_CASE("training on emulated device kernels: rounds of layers that drop nothi
 }
 
 TEST_CASE("on one rank a step with MoE layers is a single stretch that one graph records") {
-  const auto plan = planner::plan_step({test::small_config(), 1}, {});
-  REQUIRE(plan.ok());
+  const auto plan = test::good(planner::plan_step({test::small_config(), 1}, {}));
   int products = 0;
   for (const ir::Instruction& at : plan->program.instructions) {
     INFO(at.op << " at " << at.label);
@@ -244,17 +241,14 @@ TEST_CASE("emulated device kernels read text as the CPU does, a prompt at once o
     EmulatedAccelerator accelerator;
     runtime::TensorStore store;
     const auto world = comm::make_self();
-    auto streams = run::Streams::make(config, *world, run > 0 ? &accelerator : nullptr);
-    REQUIRE(streams.ok());
+    auto streams = test::good(run::Streams::make(config, *world, run > 0 ? &accelerator : nullptr));
     if (run > 0) store.place_on(accelerator.device());
     store.add(planner::rank_forward(config, model::Mode::generate, 1).value());
     REQUIRE(train::initialize_weights(config, store).ok());
-    const auto decoder = models::Decoder::create(config, *world, store, *streams, 1);
-    REQUIRE(decoder.ok());
+    const auto decoder = test::good(models::Decoder::create(config, *world, store, *streams, 1));
     const std::size_t step = run == 2 ? tokens.size() : 1;
     for (std::size_t at = 0; at < tokens.size(); at += step) {
-      const auto found = (*decoder)->read(std::span(tokens).subspan(at, step));
-      REQUIRE(found.ok());
+      const auto found = test::good((*decoder)->read(std::span(tokens).subspan(at, step)));
       logits.emplace_back(found->begin(), found->end());
     }
   }
@@ -337,13 +331,12 @@ TEST_CASE("windows that are requested but unavailable are refused") {
   auto config = test::small_config();
   config.device = config::Device::cuda;
   config.comm.device_all_to_all = config::DeviceAllToAll::windows;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  const Error status = test::refused(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     EmulatedAccelerator accelerator;
     const auto trainer = train::Trainer::create(config, world, {.local_ranks = 2, .accelerator = &accelerator});
     return trainer.ok() ? Status() : Status(trainer.error());
-  });
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().code == ExitCode::config);
-  CHECK(status.error().message.find("comm.device_all_to_all: expected GPUs that reach each other's memory") !=
+  }));
+  CHECK(status.code == ExitCode::config);
+  CHECK(status.message.find("comm.device_all_to_all: expected GPUs that reach each other's memory") !=
         std::string::npos);
 }

@@ -142,8 +142,6 @@ def ids():
     path.write_text('{"train": {"lr": 0.001, "micro_batch_size": 4}}')
     expect(folder.points()[0].id, first.id, "equal settings in other words")
     measured = folder.points(on="this")[0].id
-    path.write_text('{"train": {"lr": 0.001, "micro_batch_size": 4, "save_minutes": 7}}')
-    expect((folder.points(on="this")[0].id, folder.points()[0].id != first.id), (measured, True), "how a run saves")
     expect(folder.points(on="this", steps=4)[0].id != measured, True, "other steps of a run")
 
 

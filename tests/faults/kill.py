@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 """Kills training runs with SIGKILL at random moments, every other one inside a save, and resumes each.
 
-    tests/faults/kill.py LANCET [COUNT] [SEED] [INPROC_TRAIN] [--quick]
+    tests/faults/kill.py LANCET [COUNT] [SEED] [INPROC_TRAIN]
 
 The COUNT runs take turns among: one rank; two ranks that are processes, of which one is killed; both and their
-launcher; two ranks that are threads (by INPROC_TRAIN, if given); and, without --quick, four ranks of which one is
-killed; all four; the same of two and four ranks whose step is split by policy lancet. Each run is killed once and
-started again; a run that had ended with code 0 before the signal came is not counted, and another one replaces it. The
-run must resume from its newest complete checkpoint, load no incomplete one, lose no more steps than came after that
-checkpoint, and end with the records and, bit for bit, the weights and optimizer of an undisturbed run. If one rank of
-several is killed, the launcher's script must exit with code 5 within 10 seconds. Prints numbers, also if Ctrl-C ends it
-before all are done (code 130); exits 1 with a line that names the failure.
+launcher; two ranks that are threads (by INPROC_TRAIN, if given). Each run is killed once and started again; a run that
+had ended with code 0 before the signal came is not counted, and another one replaces it. The run must resume from its
+newest complete checkpoint, load no incomplete one, lose no more steps than came after that checkpoint, and end with the
+records and, bit for bit, the weights and optimizer of an undisturbed run. If one rank of several is killed, the
+launcher's script must exit with code 5 within 10 seconds. Prints numbers, also if Ctrl-C ends it before all are done
+(code 130); exits 1 with a line that names the failure.
 """
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,14 +91,13 @@ def processes_of(run):
 class Kind:
     """A way of running and killing."""
 
-    def __init__(self, name, command, victims, codes, policy="sequential"):
-        self.name, self.command, self.victims, self.codes, self.policy = name, command, victims, codes, policy
+    def __init__(self, name, command, victims, codes):
+        self.name, self.command, self.victims, self.codes = name, command, victims, codes
         self.killed = self.inside = self.ended = self.lost = 0
-        self.plan = ""
         self.slowest = 0.0
 
     def numbers(self):
-        text = f"{self.name}{self.plan}: {self.killed} killed, {self.inside} inside a save, at most {self.lost} steps lost"
+        text = f"{self.name}: {self.killed} killed, {self.inside} inside a save, at most {self.lost} steps lost"
         if self.ended:
             text += f", {self.ended} more had ended before"
         if self.victims == "one":
@@ -110,10 +109,8 @@ class Attack:
     def __init__(self, kind, folder):
         self.kind, self.folder = kind, Path(folder) / kind.name.replace(" ", "-").replace(",", "")
         self.folder.mkdir()
-        self.config = self.write_config()
-        if kind.policy != "sequential":
-            self.finish("profiled")  # from here on the costs, and so the plan, are the same
-            self.check_plan("profiled")
+        self.config = self.folder / "config.json"
+        self.config.write_text(json.dumps(CONFIG))
         begin = time.monotonic()
         self.finish("undisturbed")
         self.seconds = time.monotonic() - begin
@@ -121,23 +118,6 @@ class Attack:
         self.files = final_files(self.folder / "undisturbed")
         if [s for s, _, _ in self.expected] != list(range(1, STEPS + 1)):
             fail(f"{kind.name}: the undisturbed run lacks a record of some step")
-
-    def write_config(self):
-        config = dict(CONFIG)
-        if self.kind.policy != "sequential":
-            # The number of parts is forced, since the planner may choose none on one machine; if they fit the memory,
-            # there are some.
-            config["overlap"] = {"policy": self.kind.policy, "parts": 2, "profile": str(self.folder / "costs.json")}
-        path = self.folder / "config.json"
-        path.write_text(json.dumps(config))
-        return path
-
-    def check_plan(self, name):
-        plan = (self.folder / name / "plan.ir").read_text()
-        header = plan.split("\n")[0]
-        if f"policy={self.kind.policy}" not in header:
-            fail(f"{self.kind.name}: expected a plan of policy {self.kind.policy}, found {header}")
-        self.kind.plan = ", in parts" if "parts=2" in plan else ", whole"
 
     def command(self, name):
         return self.kind.command(self.config, self.folder / name)
@@ -233,7 +213,7 @@ class Attack:
         subprocess.run(["rm", "-r", str(run)], check=True)
 
 
-def kinds_of(lancet, inproc, quick):
+def kinds_of(lancet, inproc):
     def ranks(count):
         return lambda config, run: [str(ROOT / "scripts/mpirun.sh"), str(count)] + one_rank(config, run)
 
@@ -243,16 +223,10 @@ def kinds_of(lancet, inproc, quick):
     itself = [-signal.SIGKILL]
     launched = itself + [5]  # the script, if its launcher is gone before it
     kinds = [Kind("one rank", one_rank, "all", itself)]
-    has_launcher = subprocess.run(["which", "mpirun"], capture_output=True).returncode == 0
-    if has_launcher:
+    if shutil.which("mpirun"):
         kinds += [Kind("one of two ranks", ranks(2), "one", launched), Kind("two ranks", ranks(2), "all", launched)]
     if inproc:
         kinds.append(Kind("two ranks as threads", lambda config, run: [inproc, "2", str(config), str(run)], "all", itself))
-    if has_launcher and not quick:
-        kinds += [Kind("one of four ranks", ranks(4), "one", launched), Kind("four ranks", ranks(4), "all", launched),
-                  Kind("one of two ranks, lancet", ranks(2), "one", launched, "lancet"),
-                  Kind("one of four ranks, lancet", ranks(4), "one", launched, "lancet"),
-                  Kind("four ranks, lancet", ranks(4), "all", launched, "lancet")]
     return kinds
 
 
@@ -266,15 +240,12 @@ def report(attacks):
 
 
 def main():
-    quick = "--quick" in sys.argv
-    words = [word for word in sys.argv[1:] if word != "--quick"]
-    if not words:
+    if len(sys.argv) < 2:
         fail(__doc__)
-    lancet, count, seed, inproc = (words + ["12", "1", ""][len(words) - 1:])[:4]
+    lancet, count, seed, inproc = (sys.argv[1:] + ["12", "1", ""][len(sys.argv) - 2:])[:4]
     count, rng = int(count), random.Random(int(seed))
     with tempfile.TemporaryDirectory(prefix="lancet-kill-") as folder:
-        kinds = kinds_of(lancet, inproc, quick)
-        attacks = [Attack(kind, folder) for kind in kinds[:count]]
+        attacks = [Attack(kind, folder) for kind in kinds_of(lancet, inproc)[:count]]
         try:
             for index in range(count):
                 attacks[index % len(attacks)].once(index, rng, index // len(attacks) % 2 == 0)

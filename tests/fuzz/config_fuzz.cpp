@@ -1,8 +1,5 @@
 // Any text as a config file gives a Config or an error of one line. A config prints as text that parses to the same.
-#include <cstdlib>
-
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
+#include "fuzz/fuzz.h"
 #include "lancet/config/config.h"
 
 using namespace lancet;
@@ -11,10 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const test::AllocationLimit limit(size, 512);
   const auto parsed = config::parse(text, "fuzz.json");
-  if (!parsed.ok()) {
-    test::check_error(parsed.error(), ExitCode::config);
-    return 0;
-  }
+  if (!test::is_read(parsed, ExitCode::config)) return 0;
   const auto again = config::parse(config::to_json(*parsed), "again.json");
   if (!again.ok() || !(*again == *parsed)) abort();
   for (const int ranks : {1, 2, 7})

@@ -1,8 +1,5 @@
 // Any text as a declared machine gives costs that are numbers, or an error of one line.
-#include <cmath>
-
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
+#include "fuzz/fuzz.h"
 #include "lancet/cost/hardware.h"
 
 using namespace lancet;
@@ -10,10 +7,7 @@ using namespace lancet;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const test::AllocationLimit limit(size, 256);
   const auto hardware = cost::parse_hardware({reinterpret_cast<const char*>(data), size}, "fuzz");
-  if (!hardware.ok()) {
-    test::check_error(hardware.error(), ExitCode::config);
-    return 0;
-  }
+  if (!test::is_read(hardware, ExitCode::config)) return 0;
   for (const int ranks : {1, 2, 64}) {
     const cost::Layout layout{ranks, hardware->nodes(ranks)};
     for (const double bytes : {0.0, 1e3, 1e9})

@@ -1,7 +1,5 @@
 // Any text as config.json of a Hugging Face folder gives a valid config of a model, or an error of one line.
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
-#include "fuzz/memory_file.h"
+#include "fuzz/fuzz.h"
 #include "models/files.h"
 
 using namespace lancet;
@@ -10,11 +8,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const test::MemoryFile file(data, size);
   const test::AllocationLimit limit(size, 256);
   const auto config = models::read_config(file.path());
-  if (!config.ok()) {
-    // Data: the file itself cannot be read.
-    test::check_error(config.error(), ExitCode::config);
-    return 0;
-  }
+  // Data: the file itself cannot be read.
+  if (!test::is_read(config, ExitCode::config)) return 0;
   if (!config::check(*config, 1).ok()) abort();
   const test::MemoryFile written = [&] {
     const std::string text = models::config_text(config->model, {});

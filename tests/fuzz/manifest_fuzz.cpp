@@ -1,8 +1,5 @@
 // Any text as a checkpoint's manifest gives only files of this folder, or an error of one line.
-#include <cstdlib>
-
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
+#include "fuzz/fuzz.h"
 #include "lancet/checkpoint/checkpoint.h"
 
 using namespace lancet;
@@ -13,10 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto whole = checkpoint::parse_manifest(text, "fuzz"); !whole.ok() && whole.error().code != ExitCode::data)
     abort();
   const auto manifest = checkpoint::parse_manifest_fields(text, "fuzz");  // no fuzzer guesses the checksum
-  if (!manifest.ok()) {
-    test::check_error(manifest.error(), ExitCode::data);
-    return 0;
-  }
+  if (!test::is_read(manifest, ExitCode::data)) return 0;
   for (const checkpoint::ShardFile& file : manifest->files)
     if (file.name.find('/') != file.name.npos || file.name.starts_with('.')) abort();
   const auto again = checkpoint::parse_manifest(checkpoint::to_json(*manifest), "again");

@@ -1,9 +1,5 @@
 // Any bytes as a run's records give columns of one length, or an error of one line.
-#include <cstdlib>
-
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
-#include "fuzz/memory_file.h"
+#include "fuzz/fuzz.h"
 #include "report/run_files.h"
 
 using namespace lancet;
@@ -12,10 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const test::MemoryFile file(data, size);
   const test::AllocationLimit limit(size, 512);
   const auto metrics = report::read_metrics(file.path());
-  if (!metrics.ok()) {
-    test::check_error(metrics.error(), ExitCode::data);
-    return 0;
-  }
+  if (!test::is_read(metrics, ExitCode::data)) return 0;
   for (const auto& values : metrics->series)
     if (values.size() != metrics->steps.size()) abort();
   for (std::size_t i = 1; i < metrics->steps.size(); ++i)

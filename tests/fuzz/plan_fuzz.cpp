@@ -1,8 +1,6 @@
 // Any text as a plan, read as `lancet train --plan` reads it, gives a sound Plan of known ops or an error of one line.
 // A sound plan prints as text that parses to the same.
-#include <cstdlib>
-
-#include "fuzz/allocation_limit.h"
+#include "fuzz/fuzz.h"
 #include "lancet/base/check.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"

@@ -1,7 +1,6 @@
 // Any text as a file of measured costs gives a profile that prints as text which parses to the same, or an error of one
 // line.
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
+#include "fuzz/fuzz.h"
 #include "lancet/cost/profile.h"
 
 using namespace lancet;
@@ -9,10 +8,7 @@ using namespace lancet;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const test::AllocationLimit limit(size, 512);
   const auto file = cost::parse_profile({reinterpret_cast<const char*>(data), size}, "fuzz");
-  if (!file.ok()) {
-    test::check_error(file.error(), ExitCode::config);
-    return 0;
-  }
+  if (!test::is_read(file, ExitCode::config)) return 0;
   const std::string text = cost::print(*file);
   const auto again = cost::parse_profile(text, "again");
   if (!again.ok() || cost::print(*again) != text) abort();

@@ -1,11 +1,5 @@
 // Any bytes as a safetensors file give tensors inside it, with each byte in one of them, or an error of one line.
-#include <cstdlib>
-#include <cstring>
-#include <vector>
-
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
-#include "fuzz/memory_file.h"
+#include "fuzz/fuzz.h"
 #include "lancet/checkpoint/safetensors.h"
 
 using namespace lancet;

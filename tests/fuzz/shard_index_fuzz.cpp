@@ -1,10 +1,6 @@
 // Any text as model.safetensors.index.json beside two sound shards gives their tensors, or an error of one line. No
 // file outside the folder is opened.
-#include <string>
-
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
-#include "fuzz/scratch_folder.h"
+#include "fuzz/fuzz.h"
 #include "models/files.h"
 
 using namespace lancet;
@@ -35,10 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   folder().write(std::string(models::index_file).c_str(), {reinterpret_cast<const char*>(data), size});
   const test::AllocationLimit limit(size, 256);
   const auto files = models::TensorFiles::open(folder().path());
-  if (!files.ok()) {
-    test::check_error(files.error(), ExitCode::data);
-    return 0;
-  }
+  if (!test::is_read(files, ExitCode::data)) return 0;
   for (const auto& [name, tensor] : files->tensors())
     if ((name != "x" && name != "y") || tensor.file->path().parent_path() != folder().path()) abort();
   return 0;

@@ -1,13 +1,8 @@
 // Any bytes as a token file give tokens that can all be read, or an error of one line. If the first byte requests it,
 // the header's hash is corrected, so that the code after that check is reached too.
 #include <array>
-#include <cstdlib>
-#include <cstring>
-#include <vector>
 
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
-#include "fuzz/memory_file.h"
+#include "fuzz/fuzz.h"
 #include "lancet/base/hash.h"
 #include "lancet/data/token_file.h"
 
@@ -23,10 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const test::MemoryFile file(bytes.data(), bytes.size());
   const test::AllocationLimit limit(size, 1);
   const auto tokens = data::TokenFile::open(file.path());
-  if (!tokens.ok()) {
-    test::check_error(tokens.error(), ExitCode::data);
-    return 0;
-  }
+  if (!test::is_read(tokens, ExitCode::data)) return 0;
   if (tokens->size() * std::uint64_t(tokens->bytes_per_token()) > bytes.size()) abort();
   std::array<data::TokenId, 257> ids;
   for (std::uint64_t at = 0; at < tokens->size(); at += ids.size()) {

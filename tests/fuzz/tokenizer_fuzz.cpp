@@ -2,9 +2,7 @@
 // text, or an error of one line.
 #include <spdlog/spdlog.h>
 
-#include "fuzz/allocation_limit.h"
-#include "fuzz/check_error.h"
-#include "fuzz/scratch_folder.h"
+#include "fuzz/fuzz.h"
 #include "lancet/base/log.h"
 #include "lancet/data/tokenizer.h"
 
@@ -18,10 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   folder.write("merges.txt", merges);
   const test::AllocationLimit limit(size, 512);
   const auto tokenizer = data::Tokenizer::load(folder.path());
-  if (!tokenizer.ok()) {
-    test::check_error(tokenizer.error(), ExitCode::data);
-    return 0;
-  }
+  if (!test::is_read(tokenizer, ExitCode::data)) return 0;
   const std::string text = "The caf\xc3\xa9 of 1984,  \xe4\xb8\xad\n";
   const auto ids = tokenizer->encode(text);
   if (!ids.ok() || tokenizer->decode(*ids).value() != text) abort();

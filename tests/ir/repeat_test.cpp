@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "good.h"
 #include "lancet/ir/plan.h"
 
 namespace lancet {
@@ -21,8 +22,7 @@ output y = %8
 )";
 
 std::string error_of(const std::string& text) {
-  const auto program = ir::parse(text);
-  REQUIRE(program.ok());
+  const auto program = test::good(ir::parse(text));
   const Status status = ir::verify(*program);
   return status.ok() ? "" : status.error().message;
 }
@@ -30,8 +30,7 @@ std::string error_of(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a repeat prints and parses with its body") {
-  const auto program = ir::parse(repeating);
-  REQUIRE(program.ok());
+  const auto program = test::good(ir::parse(repeating));
   CHECK(ir::print(*program) == repeating);
   REQUIRE(program->instructions.size() == 3);
   const ir::Instruction& repeat = program->instructions[1];
@@ -53,8 +52,7 @@ TEST_CASE("instructions of a repeat that is not folded print with its number") {
 parameter @x : f32[4,8]
 %1 : f32[4,8] = gelu(@x)  # compute forward a repeated 2
 )";
-  const auto program = ir::parse(text);
-  REQUIRE(program.ok());
+  const auto program = test::good(ir::parse(text));
   CHECK(program->instructions[0].repeated == 2);
   CHECK(ir::print(*program) == text);
 }

@@ -1,7 +1,12 @@
 // The text of shardings, and the shapes of shards.
+#include <algorithm>
+#include <random>
+
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/sharding.h"
 
-using namespace lancet;
+namespace lancet {
+
 using ir::Dimension;
 using ir::Sharding;
 
@@ -107,3 +112,207 @@ TEST_CASE("sharding: errors name the dimension, the axes and the numbers") {
   CHECK(shard_error({4, 8}, sharding_of({"4"})) == "expected a split for each of 2 dimensions, found 1");
   CHECK(shard_error({7}, sharding_of({"3x2{data}"})) == "dimension 0: expected blocks of equal size, found 3 in 7");
 }
+
+// Coordinates and groups of ranks, and the text of axes.
+
+using ir::Axes;
+using ir::Axis;
+using ir::Mesh;
+
+TEST_CASE("mesh: coordinates stand with the tensor axis innermost") {
+  const Mesh mesh{{1, 2, 2, 2}};
+  CHECK(mesh.ranks() == 8);
+  CHECK(mesh.coordinate(5, Axis::data) == 1);
+  CHECK(mesh.coordinate(5, Axis::expert) == 0);
+  CHECK(mesh.coordinate(5, Axis::tensor) == 1);
+  CHECK(mesh.coordinate(5, Axis::stage) == 0);
+}
+
+TEST_CASE("mesh: a group has the ranks that differ on its axes only") {
+  const Mesh mesh{{1, 2, 3, 2}};
+  CHECK(mesh.group(7, {Axis::tensor}) == std::vector{6, 7});
+  CHECK(mesh.group(7, {Axis::expert}) == std::vector{7, 9, 11});
+  CHECK(mesh.group(7, {Axis::data}) == std::vector{1, 7});
+  CHECK(mesh.group(7, {Axis::data, Axis::expert}) == std::vector{1, 3, 5, 7, 9, 11});
+  CHECK(mesh.group(7, {}) == std::vector{7});
+}
+
+TEST_CASE("mesh: each rank's place is its index in its group, on every mesh of up to 24 ranks") {
+  for (int stage = 1; stage <= 2; ++stage)
+    for (int data = 1; data <= 3; ++data)
+      for (int expert = 1; expert <= 2; ++expert)
+        for (int tensor = 1; tensor <= 2; ++tensor) {
+          const Mesh mesh{{stage, data, expert, tensor}};
+          for (const Axes axes : {Axes{}, Axes{Axis::data}, Axes{Axis::data, Axis::expert},
+                                  Axes{Axis::stage, Axis::tensor}, Axes{Axis::data, Axis::expert, Axis::tensor}})
+            for (int rank = 0; rank < mesh.ranks(); ++rank) {
+              const std::vector<int> group = mesh.group(rank, axes);
+              REQUIRE(int(group.size()) == mesh.size(axes));
+              REQUIRE(group[std::size_t(mesh.place(rank, axes))] == rank);
+            }
+        }
+}
+
+TEST_CASE("mesh: sets of axes") {
+  constexpr Axes a{Axis::data, Axis::expert}, b{Axis::expert, Axis::tensor};
+  CHECK((a | b) == Axes{Axis::data, Axis::expert, Axis::tensor});
+  CHECK((a & b) == Axes{Axis::expert});
+  CHECK(a - b == Axes{Axis::data});
+  CHECK(a - a == Axes{});
+  CHECK(Axes{}.count() == 0);
+  CHECK((a | b).count() == 3);
+  CHECK(Axes(ir::all_axes).count() == ir::axis_count);
+  CHECK(Axes(std::vector{Axis::tensor, Axis::data}) == Axes{Axis::data, Axis::tensor});
+}
+
+TEST_CASE("mesh: texts of axes and meshes") {
+  CHECK(to_string(Axes{Axis::expert, Axis::data}) == "data,expert");
+  CHECK(ir::parse_axes("data,expert") == Axes{Axis::data, Axis::expert});
+  CHECK(ir::parse_axes("") == Axes{});
+  for (const char* wrong : {"expert,data", "data,", ",data", "data,data", "rank", "Data"})
+    CHECK_FALSE(ir::parse_axes(wrong).has_value());
+  CHECK(to_string(Mesh{{1, 2, 4, 1}}) == "data 2 x expert 4");
+  CHECK(to_string(Mesh{}) == "1 rank");
+  CHECK(Mesh{{1, 2, 1, 4}}.wide() == Axes{Axis::data, Axis::tensor});
+  CHECK(ir::of_experts(4) == Mesh{{1, 1, 4, 1}});
+  CHECK(describe(Mesh{{1, 2, 4, 1}}) == "data 2 x expert 4; rank r: data r / 4, expert r % 4");
+  CHECK(describe(Mesh{{2, 2, 2, 1}}) ==
+        "stage 2 x data 2 x expert 2; rank r: stage r / 4, data r / 2 % 2, expert r % 2");
+  CHECK(describe(ir::of_experts(4)) == "expert 4; rank r: expert r");
+  CHECK(describe(Mesh{}) == "1 rank");
+}
+
+// The elements that ranks hold, against an oracle that asks for each element of a tensor.
+
+using ir::HeldRun;
+
+namespace {
+
+struct SplitTensor {
+  Shape whole;
+  ir::Sharding sharding;
+};
+
+// Each axis splits one dimension or none; dimensions have one to three blocks.
+SplitTensor random_tensor(const ir::Mesh& mesh, std::mt19937& random) {
+  const std::size_t rank = random() % 4;
+  SplitTensor tensor{{}, ir::Sharding::whole(rank)};
+  std::vector<ir::Axis> axes(ir::all_axes.begin(), ir::all_axes.end());
+  std::ranges::shuffle(axes, random);
+  for (const ir::Axis axis : axes)
+    if (rank > 0 && random() % 3 != 0) tensor.sharding.dimensions[random() % rank].axes.push_back(axis);
+  for (ir::Split& split : tensor.sharding.dimensions) {
+    if (!split.axes.empty()) split.blocks = 1 + std::int64_t(random() % 3);
+    tensor.whole.push_back(split.blocks * shards(split, mesh) * (1 + std::int64_t(random() % 3)));
+  }
+  return tensor;
+}
+
+// True if the rank holds this index of the dimension: its blocks are split among the axes, outermost first.
+bool holds_index(std::int64_t index, std::int64_t extent, const ir::Split& split, const ir::Mesh& mesh, int rank) {
+  std::int64_t in_block = index % (extent / split.blocks), length = extent / split.blocks;
+  for (const ir::Axis axis : split.axes) {
+    length /= mesh[axis];
+    if (in_block / length != mesh.coordinate(rank, axis)) return false;
+    in_block %= length;
+  }
+  return true;
+}
+
+// The elements of the whole tensor that the rank holds, in order.
+std::vector<std::int64_t> oracle(const SplitTensor& tensor, const ir::Mesh& mesh, int rank) {
+  std::vector<std::int64_t> held;
+  for (std::int64_t i = 0; i < tensor.whole.elements(); ++i) {
+    std::int64_t rest = i;
+    bool mine = true;
+    for (int d = tensor.whole.rank() - 1; d >= 0; --d) {
+      mine &=
+          holds_index(rest % tensor.whole[d], tensor.whole[d], tensor.sharding.dimensions[std::size_t(d)], mesh, rank);
+      rest /= tensor.whole[d];
+    }
+    if (mine) held.push_back(i);
+  }
+  return held;
+}
+
+std::vector<std::int64_t> expanded(const std::vector<HeldRun>& runs) {
+  std::vector<std::int64_t> elements;
+  for (const HeldRun& run : runs) {
+    REQUIRE(run.held - runs.front().held == std::int64_t(elements.size()));
+    for (std::int64_t i = 0; i < run.count; ++i) elements.push_back(run.whole + i);
+  }
+  REQUIRE(ir::elements_of(runs) == std::int64_t(elements.size()));
+  return elements;
+}
+
+ir::Sharding on_last(int dimensions, ir::Split split) {
+  ir::Sharding sharding = ir::Sharding::whole(std::size_t(dimensions));
+  sharding.dimensions.back() = std::move(split);
+  return sharding;
+}
+
+}  // namespace
+
+TEST_CASE("held elements: those of random shardings, and all ranks hold each element as often as there are replicas") {
+  std::mt19937 random(5);
+  for (int seed = 0; seed < 300; ++seed) {
+    const ir::Mesh mesh{{1 + int(random() % 2), 1 + int(random() % 3), 1 + int(random() % 3), 1 + int(random() % 2)}};
+    const SplitTensor tensor = random_tensor(mesh, random);
+    INFO(to_string(mesh) << ": " << ir::to_string(tensor.whole, tensor.sharding));
+    std::vector<int> times(std::size_t(tensor.whole.elements()));
+    for (int rank = 0; rank < mesh.ranks(); ++rank) {
+      const auto runs = ir::held_elements(tensor.whole, tensor.sharding, mesh, rank);
+      const auto expected = oracle(tensor, mesh, rank);
+      REQUIRE(expanded(runs) == expected);
+      for (std::size_t i = 1; i < runs.size(); ++i) REQUIRE(runs[i].whole > runs[i - 1].whole + runs[i - 1].count);
+      for (const std::int64_t element : expected) ++times[std::size_t(element)];
+    }
+    const int replicas = mesh.size(ir::holders(tensor.sharding));
+    REQUIRE(std::ranges::count(times, replicas) == tensor.whole.elements());
+  }
+}
+
+TEST_CASE("held elements: ranges of the shard, and of the whole tensor") {
+  std::mt19937 random(6);
+  for (int seed = 0; seed < 100; ++seed) {
+    const ir::Mesh mesh{{1, 2, 1 + int(random() % 3), 2}};
+    const SplitTensor tensor = random_tensor(mesh, random);
+    const int rank = int(random() % std::uint32_t(mesh.ranks()));
+    const auto runs = ir::held_elements(tensor.whole, tensor.sharding, mesh, rank);
+    const auto all = oracle(tensor, mesh, rank);
+    const std::int64_t n = std::int64_t(all.size()), parts = 1 + std::int64_t(random() % 4);
+    std::vector<std::int64_t> joined;
+    for (std::int64_t place = 0; place < parts; ++place) {  // flat shards
+      const FlatRange range = flat_range(n, parts, place);
+      const auto part = ir::of_held(runs, range);
+      if (!part.empty()) REQUIRE(part.front().held == 0);
+      for (const std::int64_t element : expanded(part)) joined.push_back(element);
+    }
+    REQUIRE(joined == all);
+    const std::int64_t a = std::int64_t(random() % std::uint32_t(tensor.whole.elements() + 1)),
+                       b = std::int64_t(random() % std::uint32_t(tensor.whole.elements() + 1));
+    const FlatRange range{std::min(a, b), std::max(a, b)};
+    std::vector<std::int64_t> inside = all;
+    std::erase_if(inside, [&](std::int64_t element) { return element < range.begin || element >= range.end; });
+    const auto part = ir::of_whole(runs, range);
+    REQUIRE(expanded(part) == inside);
+    if (!part.empty()) REQUIRE(all[std::size_t(part.front().held)] == inside.front());
+  }
+}
+
+TEST_CASE("held elements: whole dimensions merge into long runs") {
+  const ir::Mesh mesh{{1, 1, 2, 4}};  // rank 6: expert 1, tensor 2
+  const ir::Axis tensor = ir::Axis::tensor;
+  CHECK(ir::held_elements({8, 1000, 1000}, std::nullopt, mesh, 6) == std::vector<HeldRun>{{0, 0, 8'000'000}});
+  const ir::Sharding experts{{{{ir::Axis::expert}}, {}, {}}, {}};
+  CHECK(ir::held_elements({8, 1000, 1000}, experts, mesh, 6) == std::vector<HeldRun>{{4'000'000, 0, 4'000'000}});
+  const ir::Sharding heads{{{{tensor}, 3}, {}}, {}};
+  CHECK(ir::held_elements({48, 100}, heads, mesh, 6) ==
+        std::vector<HeldRun>{{800, 0, 400}, {2400, 400, 400}, {4000, 800, 400}});
+  CHECK(ir::held_elements({2, 8}, on_last(2, {{tensor}}), mesh, 6) == std::vector<HeldRun>{{4, 0, 2}, {12, 2, 2}});
+  CHECK(ir::held_elements({0, 8}, on_last(2, {{tensor}}), mesh, 6).empty());
+  CHECK(ir::held_elements({}, std::nullopt, mesh, 6) == std::vector<HeldRun>{{0, 0, 1}});
+  CHECK_THROWS_AS(ir::held_elements({2, 6}, on_last(2, {{tensor}}), mesh, 6), InternalError);
+}
+
+}  // namespace lancet

@@ -4,19 +4,18 @@
 #include <string>
 #include <string_view>
 
+#include "good.h"
 #include "lancet/ir/plan.h"
 
 namespace lancet::test {
 
 inline ir::Program parsed(std::string_view text) {
-  auto program = ir::parse(text);
-  if (!program.ok()) FAIL(program.error().message);
+  auto program = test::good(ir::parse(text));
   return *program;
 }
 
 inline ir::Plan parsed_plan(std::string_view text) {
-  auto plan = ir::parse_plan(text);
-  if (!plan.ok()) FAIL(plan.error().message);
+  auto plan = test::good(ir::parse_plan(text));
   return *plan;
 }
 

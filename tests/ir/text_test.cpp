@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "good.h"
 #include "support.h"
 
 using namespace lancet;
@@ -275,9 +276,8 @@ TEST_CASE("new values are numbered after the largest") {
 }
 
 TEST_CASE("comments and blank lines are skipped, but counted") {
-  const auto result = ir::parse("// a comment\n\n  // another\r\nprogram p\n\noutput x = %1\n");
-  REQUIRE_FALSE(result.ok());
-  REQUIRE_THAT(result.error().message, Catch::StartsWith("line 6: "));
+  const Error result = test::refused(ir::parse("// a comment\n\n  // another\r\nprogram p\n\noutput x = %1\n"));
+  REQUIRE_THAT(result.message, Catch::StartsWith("line 6: "));
 }
 
 namespace {
@@ -399,11 +399,10 @@ constexpr BadText bad_plans[] = {
 TEST_CASE("a malformed program names the line and what was expected") {
   for (const BadText& bad : bad_programs) {
     INFO(bad.text);
-    const auto result = ir::parse(bad.text);
-    REQUIRE_FALSE(result.ok());
-    CHECK(result.error().code == ExitCode::config);
-    CHECK_THAT(result.error().message, Catch::StartsWith(bad.expected));
-    CHECK(result.error().message.find('\n') == std::string::npos);
+    const Error result = test::refused(ir::parse(bad.text));
+    CHECK(result.code == ExitCode::config);
+    CHECK_THAT(result.message, Catch::StartsWith(bad.expected));
+    CHECK(result.message.find('\n') == std::string::npos);
   }
 }
 
@@ -437,9 +436,8 @@ TEST_CASE("views in a plan have their offset") {
 TEST_CASE("a malformed plan names the line and what was expected") {
   for (const BadText& bad : bad_plans) {
     INFO(bad.text);
-    const auto result = ir::parse_plan(bad.text);
-    REQUIRE_FALSE(result.ok());
-    CHECK(result.error().code == ExitCode::config);
-    CHECK_THAT(result.error().message, Catch::StartsWith(bad.expected));
+    const Error result = test::refused(ir::parse_plan(bad.text));
+    CHECK(result.code == ExitCode::config);
+    CHECK_THAT(result.message, Catch::StartsWith(bad.expected));
   }
 }

@@ -1,5 +1,6 @@
 // partition_spmd on models with the annotations of data, tensor, sequence and expert parallelism: what the ranks
 // compute, and which collectives they have.
+#include "good.h"
 #include "passes/against_logical.h"
 #include "passes/dense_gpt2.h"
 #include "steps/models.h"
@@ -85,8 +86,7 @@ TEST_CASE("partition_spmd: a vocabulary that is split over tensor, some of it pa
   for (const Mesh& mesh : {mesh_with(1, 1, 2), mesh_with(2, 1, 2), mesh_with(1, 1, 4), mesh_with(2, 2, 2)}) {
     // The last block of 4 has padding alone.
     const ir::Program logical = DenseGpt2().make(1, mesh, false, false, false, 4);
-    const auto partitioned = passes::partition_spmd(logical, mesh, cost);
-    REQUIRE(partitioned.ok());
+    const auto partitioned = test::good(passes::partition_spmd(logical, mesh, cost));
     const ir::Program& local = *partitioned;
     INFO(to_string(mesh) << "\n" << ir::print(logical) << ir::print(local));
     const Values values = random_values(logical, DenseGpt2::vocabulary, 13);
@@ -129,8 +129,7 @@ TEST_CASE("partition_spmd: mixtures of experts, whose gates have no rows for ran
     for (ir::Tensor& tensor : forward.tensors)
       if (tensor.kind == ir::TensorKind::parameter && tensor.name.find(".experts.") == tensor.name.npos)
         tensor.sharding.reset();
-    const auto logical = passes::shard(passes::autodiff(forward), mesh);
-    REQUIRE(logical.ok());
+    const auto logical = test::good(passes::shard(passes::autodiff(forward), mesh));
     const ir::Program local = partitioned(*logical, mesh);
     INFO(ir::print(*logical) << ir::print(local));
     CHECK(difference(*logical, local, mesh, random_values(*logical, 67, 3)) == "");
@@ -169,9 +168,8 @@ TEST_CASE("partition_spmd: weights that are split over the batch's axes, between
   const ir::Program logical = DenseGpt2().make(1, mesh, false, true, true);
   CHECK(difference(logical, partitioned(logical, mesh), mesh, random_values(logical, DenseGpt2::vocabulary, 9)) == "");
   for (const bool sequence_parallel : {false, true}) {
-    const auto result = passes::partition_spmd(DenseGpt2().make(1, mesh, true, sequence_parallel, true), mesh);
-    REQUIRE_FALSE(result.ok());
-    CHECK(result.error().message.find("expected the sum of its gradients split like the parameter") !=
-          std::string::npos);
+    const Error result =
+        test::refused(passes::partition_spmd(DenseGpt2().make(1, mesh, true, sequence_parallel, true), mesh));
+    CHECK(result.message.find("expected the sum of its gradients split like the parameter") != std::string::npos);
   }
 }

@@ -2,9 +2,6 @@
 #pragma once
 #include <fmt/format.h>
 
-#include <map>
-#include <random>
-
 #include "steps/support.h"
 
 namespace lancet::test {

@@ -1,6 +1,7 @@
 // Spreading the shardings of annotated tensors: text in, text out.
 #include <random>
 
+#include "good.h"
 #include "steps/models.h"
 #include "steps/random_model.h"
 #include "steps/support.h"
@@ -14,8 +15,7 @@ constexpr ir::Mesh data2_tensor2{{1, 2, 1, 2}};
 constexpr ir::Mesh data2_expert2_tensor2{{1, 2, 2, 2}};
 
 std::string sharded(std::string_view text, const ir::Mesh& mesh = data2_tensor2) {
-  auto result = passes::shard(program(text), mesh);
-  if (!result.ok()) FAIL(result.error().message);
+  auto result = test::good(passes::shard(program(text), mesh));
   const std::string once = text_of(*result);
   CHECK(ir::print(passes::shard(*result, mesh).value()) == once);  // it is a fixed point
   return once;
@@ -83,8 +83,7 @@ output loss = %17
 
 ir::Program sharded_step(const std::string& forward, const ir::Mesh& mesh = data2_tensor2) {
   const ir::Program step = passes::autodiff(program(forward));
-  auto result = passes::shard(step, mesh);
-  if (!result.ok()) FAIL(result.error().message);
+  auto result = test::good(passes::shard(step, mesh));
   require_sound(ops::verify(*result));
   return *result;
 }

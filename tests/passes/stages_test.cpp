@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "good.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
@@ -39,10 +40,8 @@ output grad.w = %8
 )";
 
 ir::Program parsed(const std::string& text) {
-  const auto program = ir::parse(text);
-  if (!program.ok()) FAIL(program.error().message);
-  const Status sound = ops::verify(*program);
-  if (!sound.ok()) FAIL(sound.error().message);
+  const auto program = test::good(ir::parse(text));
+  test::good(ops::verify(*program));
   return *program;
 }
 
@@ -51,8 +50,7 @@ std::vector<std::string> cut(const std::string& text, const std::vector<int>& fi
   mesh[ir::Axis::stage] = int(first_blocks.size());
   std::vector<std::string> stages;
   for (const passes::StageProgram& stage : passes::cut_stages(parsed(text), mesh, first_blocks)) {
-    const Status sound = ops::verify(stage.program);
-    if (!sound.ok()) FAIL(sound.error().message);
+    test::good(ops::verify(stage.program));
     stages.push_back(ir::print(stage.program));
     for (const std::string& copy : stage.copies) stages.back() += "copy " + copy + "\n";
   }

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "good.h"
 #include "support.h"
 #include "text.h"
 
@@ -31,8 +32,7 @@ void check_refused(const std::string& from, const std::string& to, const std::st
 }  // namespace
 
 TEST_CASE("a cluster file gives devices, memories and paths") {
-  const auto cluster = parse_cluster(three_devices, "x/three.json");
-  REQUIRE(cluster.ok());
+  const auto cluster = lancet::test::good(parse_cluster(three_devices, "x/three.json"));
   CHECK(cluster->name == "three");
   REQUIRE(cluster->devices.size() == 3);
   CHECK(cluster->devices[0].memory_mb == Approx(30 * 1073.741824));  // 32 GiB, 2 of them reserved

@@ -1,11 +1,10 @@
-#include "lancet/placement/graph.h"
-
 #include <catch2/catch.hpp>
-
 #include <fstream>
 #include <iterator>
 
+#include "good.h"
 #include "lancet/model/gpt2_moe.h"
+#include "lancet/placement/graph.h"
 #include "lancet/placement/linear_solver.h"
 #include "lancet/placement/solvers.h"
 #include "support.h"
@@ -14,18 +13,16 @@ namespace lancet::placement {
 namespace {
 
 config::Config small_config(const std::vector<std::string>& overrides = {}) {
-  auto config =
+  auto config = lancet::test::good(
       config::parse(R"({"model": {"n_layer": 4, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 300,
       "moe_layer_freq": 2, "num_local_experts": 4}, "data": {"synthetic": true},
       "train": {"steps": 1, "seq_len": 16, "micro_batch_size": 4, "lr": 1e-3, "clip_grad": 1.0}})",
-                    "test", overrides);
-  REQUIRE(config.ok());
+                    "test", overrides));
   return *config;
 }
 
 Cluster shipped(const std::string& name) {
-  auto cluster = read_cluster(LANCET_SOURCE_DIR "/configs/clusters/" + name + ".json");
-  REQUIRE(cluster.ok());
+  auto cluster = lancet::test::good(read_cluster(LANCET_SOURCE_DIR "/configs/clusters/" + name + ".json"));
   return *cluster;
 }
 
@@ -54,8 +51,7 @@ double parameter_mb(const config::Config& config) {
 TEST_CASE("the forward graph has the model's ops with their times, bytes and memory") {
   const config::Config config = small_config();
   const Cluster cluster = shipped("moirai-inter");
-  const auto graph = model_graph(config, cluster, Task::forward);
-  REQUIRE(graph.ok());
+  const auto graph = lancet::test::good(model_graph(config, cluster, Task::forward));
   const Problem& problem = graph->problem;
   CHECK(graph->types.size() == problem.ops.size());
   const int embedding = op_named(problem, "wte embedding"), c_attn = op_named(problem, "h.1.attn.c_attn linear");
@@ -85,8 +81,7 @@ TEST_CASE("the forward graph has the model's ops with their times, bytes and mem
 
 TEST_CASE("the training graph keeps what trains together in one place") {
   const config::Config config = small_config();
-  const auto graph = model_graph(config, shipped("moirai-inter"), Task::training);
-  REQUIRE(graph.ok());
+  const auto graph = lancet::test::good(model_graph(config, shipped("moirai-inter"), Task::training));
   const Problem& problem = graph->problem;
   const auto group = [&](const char* name) { return problem.ops[std::size_t(op_named(problem, name))].group; };
   CHECK(group("h.1.mlp.c_fc linear") == group("h.1.mlp.c_fc linear_dw"));
@@ -99,31 +94,26 @@ TEST_CASE("the training graph keeps what trains together in one place") {
   // Weights, gradients and two moments, besides activations.
   CHECK(mb_of(problem) > 4 * parameter_mb(config));
   CHECK(mb_of(problem) < 4 * parameter_mb(config) + 4);
-  const auto found = list_search(problem, {.seconds = 5, .moves = 50});
-  REQUIRE(found.ok());
+  const auto found = lancet::test::good(list_search(problem, {.seconds = 5, .moves = 50}));
   test::check_sound(problem, *found);
 }
 
 TEST_CASE("coarsening a model makes fewer ops with the same work") {
   for (const Task task : {Task::forward, Task::training}) {
-    const auto graph = model_graph(small_config(), shipped("moirai-intra"), task);
-    REQUIRE(graph.ok());
+    const auto graph = lancet::test::good(model_graph(small_config(), shipped("moirai-intra"), task));
     const Coarse coarse = coarsen(*graph);
     CHECK(coarse.problem.op_count() < (task == Task::forward ? 0.7 : 0.95) * graph->problem.op_count());
     CHECK(mb_of(coarse.problem) == Approx(mb_of(graph->problem)));
-    const auto found = etf(coarse.problem);
-    REQUIRE(found.ok());
+    const auto found = lancet::test::good(etf(coarse.problem));
     test::check_sound(coarse.problem, *found);
     test::check_sound(graph->problem, refine(graph->problem, coarse, *found));
   }
 }
 
 TEST_CASE("memory and slow links decide on the shipped clusters") {
-  const auto config = config::load(LANCET_SOURCE_DIR "/configs/gpt2-s-moe.json");
-  REQUIRE(config.ok());
+  const auto config = lancet::test::good(config::load(LANCET_SOURCE_DIR "/configs/gpt2-s-moe.json"));
   for (const auto& [name, used] : {std::pair("memory-split", 3), {"one-device", 1}}) {
-    const auto graph = model_graph(*config, shipped(name), Task::forward);
-    REQUIRE(graph.ok());
+    const auto graph = lancet::test::good(model_graph(*config, shipped(name), Task::forward));
     const Coarse coarse = coarsen(*graph);
     const auto found = list_search(coarse.problem, {.seconds = 5, .moves = 2000});
     INFO(name);
@@ -142,18 +132,15 @@ TEST_CASE("the integer program proves the optimum of models' graphs without a st
   }
   std::ifstream file(LANCET_SOURCE_DIR "/configs/gpt2-s-moe.json");
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  const auto config = config::parse(text, "gpt2-s-moe.json");
-  REQUIRE(config.ok());
+  const auto config = lancet::test::good(config::parse(text, "gpt2-s-moe.json"));
   for (const auto& [layers, ops] : {std::pair{4, 23}, {8, 43}}) {
     config::Config of = *config;
     of.model.n_layer = layers;
-    const auto graph = model_graph(of, shipped("memory-split"), Task::forward);
-    REQUIRE(graph.ok());
+    const auto graph = lancet::test::good(model_graph(of, shipped("memory-split"), Task::forward));
     const Problem problem = coarsen(*graph).problem;
     INFO(layers << " layers");
     CHECK(problem.op_count() == ops);
-    const auto cold = solve_milp(problem, {.seconds = 100});
-    REQUIRE(cold.ok());
+    const auto cold = lancet::test::good(solve_milp(problem, {.seconds = 100}));
     CHECK(cold->end == MilpAnswer::End::proof);
     CHECK(cold->placement.makespan_ms <= list_search(problem, {.moves = 20'000})->makespan_ms * (1 + 1e-5));
   }

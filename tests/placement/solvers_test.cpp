@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "good.h"
 #include "support.h"
 
 namespace lancet::placement {
@@ -102,16 +103,14 @@ TEST_CASE("memory forces a split") {
   problem.devices[1].memory_mb = 20;
   // Two on the fast device, a flow of 1, two on the slow one; or the other way round.
   for (const char* solver : {"even", "heft", "etf", "msct", "getf"}) check_answer(solver, problem, 1 + 1 + 1 + 3 + 3);
-  const auto found = list_search(problem, {.moves = 1000});
-  REQUIRE(found.ok());
+  const auto found = lancet::test::good(list_search(problem, {.moves = 1000}));
   CHECK(found->makespan_ms == Approx(9));
 }
 
 TEST_CASE("the search leaves slow links alone") {
   const Problem problem =
       problem_of({{1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}}, {{0, 1, 9}, {0, 2, 9}, {1, 3, 9}, {2, 4, 9}});
-  const auto found = list_search(problem, {.moves = 1000});
-  REQUIRE(found.ok());
+  const auto found = lancet::test::good(list_search(problem, {.moves = 1000}));
   CHECK(found->makespan_ms == Approx(5));
   CHECK(found->device == std::vector<int>{0, 0, 0, 0, 0});
 }
@@ -165,8 +164,7 @@ TEST_CASE("where backward ops share the device of their forward op, list schedul
   // A forward chain stays on the device where it begins, and so do then the groups.
   for (const char* solver : {"heft", "etf", "msct", "getf"})
     check_answer(solver, problem, 9, {0, 0, 0, 0, 0, 0, 0, 0, 0});
-  const auto found = list_search(problem, {.moves = 2000});
-  REQUIRE(found.ok());
+  const auto found = lancet::test::good(list_search(problem, {.moves = 2000}));
   CHECK(found->makespan_ms < 8);
 }
 
@@ -177,8 +175,7 @@ TEST_CASE("packing finds a place where list schedulers run out of memory") {
   for (std::size_t op = 0; op < 4; ++op) problem.ops[op].mb = mb[op];
   for (Device& device : problem.devices) device.memory_mb = 10;
   CHECK(!heft(problem).ok());
-  const auto found = list_search(problem, {.moves = 1000});
-  REQUIRE(found.ok());
+  const auto found = lancet::test::good(list_search(problem, {.moves = 1000}));
   check_sound(problem, *found);
   CHECK(found->makespan_ms == Approx(shortest_in_order(problem)));
 }
@@ -202,8 +199,7 @@ TEST_CASE("all solvers' answers are sound, and none is shorter than the search's
     const int devices = 1 + int(seed % 4);
     const Problem problem = random_problem(seed, 5 + int(seed), devices, 1.5);
     INFO("seed " << seed);
-    const auto searched = list_search(problem, {.seconds = 10, .moves = 300});
-    REQUIRE(searched.ok());
+    const auto searched = lancet::test::good(list_search(problem, {.seconds = 10, .moves = 300}));
     check_sound(problem, *searched);
     CHECK(lower_bound_ms(problem) <= searched->makespan_ms + 1e-9);
     for (const Solver& solver : list_solvers()) {

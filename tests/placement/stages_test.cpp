@@ -9,6 +9,7 @@
 #include <iterator>
 #include <limits>
 
+#include "good.h"
 #include "lancet/run/planned_step.h"
 #include "temporary_folder.h"
 
@@ -18,11 +19,11 @@ namespace {
 config::Config step_config(int blocks, const std::vector<std::string>& more = {}) {
   std::vector<std::string> overrides{"model.n_layer=" + std::to_string(blocks)};
   overrides.insert(overrides.end(), more.begin(), more.end());
-  auto config = config::parse(R"({"model": {"n_head": 4, "n_embd": 256, "n_positions": 64, "vocab_size": 1000,
+  auto config =
+      lancet::test::good(config::parse(R"({"model": {"n_head": 4, "n_embd": 256, "n_positions": 64, "vocab_size": 1000,
       "moe_layer_freq": 0}, "data": {"synthetic": true},
       "train": {"seq_len": 64, "micro_batch_size": 4, "gradient_accumulation_steps": 4}})",
-                              "test", overrides);
-  if (!config.ok()) FAIL(config.error().message);
+                                       "test", overrides));
   return *config;
 }
 
@@ -35,8 +36,7 @@ Cluster cluster_of(const std::vector<std::pair<double, double>>& devices, double
                         R"("latency_us": 5, "source": "a test"}})",
                         i > 0 ? ", " : "", i, 15.7 * devices[i].second, 15.7 * devices[i].second,
                         900 * devices[i].second, devices[i].first, gbit_per_s, gbit_per_s);
-  auto cluster = parse_cluster(text + "]}", "test");
-  if (!cluster.ok()) FAIL(cluster.error().message);
+  auto cluster = lancet::test::good(parse_cluster(text + "]}", "test"));
   return *cluster;
 }
 
@@ -82,8 +82,7 @@ TEST_CASE("stages: the search finds the best of all splits of small models") {
     INFO(c.blocks << " blocks, " << c.devices.size() << " devices, " << c.schedule);
     const config::Config config = step_config(c.blocks, {std::string("train.pipeline_schedule=") + c.schedule});
     const Cluster cluster = cluster_of(c.devices, c.gbit_per_s);
-    const auto answer = place_stages(config, cluster);
-    if (!answer.ok()) FAIL(answer.error().message);
+    const auto answer = lancet::test::good(place_stages(config, cluster));
     const config::Config on_devices = emulated(config);
     StagePlanner planner(on_devices, cluster);
     double best = 1e9;
@@ -103,8 +102,7 @@ TEST_CASE("stages: the search finds the best of all splits of small models") {
 TEST_CASE("stages: the bound of a single device is its step, but for what more micro batches add up") {
   for (const int micro_batches : {1, 4}) {
     const std::string accumulated = "train.gradient_accumulation_steps=" + std::to_string(micro_batches);
-    const auto answer = place_stages(step_config(4, {accumulated}), cluster_of({{4000, 1}}));
-    if (!answer.ok()) FAIL(answer.error().message);
+    const auto answer = lancet::test::good(place_stages(step_config(4, {accumulated}), cluster_of({{4000, 1}})));
     INFO(micro_batches << " micro batches");
     CHECK(answer->bound_ms <= answer->best.step_ms * (1 + 1e-9));
     CHECK(answer->bound_ms > 0.9 * answer->best.step_ms);
@@ -114,29 +112,24 @@ TEST_CASE("stages: the bound of a single device is its step, but for what more m
 TEST_CASE("stages: memory forces a split, and its settings plan the same step") {
   const config::Config config = step_config(6);
   const Cluster large = cluster_of({{4000, 1}, {4000, 0.1}}, 0.1);
-  const auto alone = place_stages(config, large);
-  REQUIRE(alone.ok());
+  const auto alone = lancet::test::good(place_stages(config, large));
   CHECK(alone->best.split == StageSplit{{0}, {6}});  // links so slow that one device is best
   const Cluster small = cluster_of({{80, 1}, {80, 0.1}}, 0.1);
-  const auto split = place_stages(config, small);
-  REQUIRE(split.ok());
+  const auto split = lancet::test::good(place_stages(config, small));
   CHECK(split->best.split.devices.size() == 2);
   CHECK(split->best.step_ms > alone->best.step_ms);
   for (const std::int64_t bytes : split->best.bytes) CHECK(bytes <= 80'000'000);
-  const auto placed = config::parse(config::to_json(config), "test", split->best.settings());
-  REQUIRE(placed.ok());
-  const auto planned = run::plan_offline(*placed, {.ranks = 2});
-  REQUIRE(planned.ok());
+  const auto placed = lancet::test::good(config::parse(config::to_json(config), "test", split->best.settings()));
+  const auto planned = lancet::test::good(run::plan_offline(*placed, {.ranks = 2}));
   CHECK(planned->stage_times.makespan == Approx(split->best.step_ms));
 }
 
 TEST_CASE("stages: a searched order keeps to the memory of each device, not of the largest") {
   const auto placed = [](const char* schedule, std::vector<std::pair<double, double>> devices) {
-    const auto answer = place_stages(
+    const auto answer = lancet::test::good(place_stages(
         step_config(6, {"train.gradient_accumulation_steps=8", "model.moe_layer_freq=2", "model.num_local_experts=4",
                         "model.capacity_factor=1", std::string("train.pipeline_schedule=") + schedule}),
-        cluster_of(devices));
-    if (!answer.ok()) FAIL(answer.error().message);
+        cluster_of(devices)));
     CHECK(answer->best.fits());
     return answer->best;
   };
@@ -149,10 +142,9 @@ TEST_CASE("stages: a searched order keeps to the memory of each device, not of t
 
 TEST_CASE("stages: what cannot be placed is said in one line") {
   const auto error = [](const config::Config& config, const Cluster& cluster) {
-    const auto answer = place_stages(config, cluster);
-    REQUIRE_FALSE(answer.ok());
-    CHECK(answer.error().code == ExitCode::config);
-    return answer.error().message;
+    const Error answer = lancet::test::refused(place_stages(config, cluster));
+    CHECK(answer.code == ExitCode::config);
+    return answer.message;
   };
   const Cluster cluster = cluster_of({{4000, 1}, {4000, 1}});
   CHECK(error(step_config(4, {"mesh.stage=2"}), cluster) ==
@@ -170,12 +162,11 @@ TEST_CASE("stages: hardware that a cluster file names by its path is read from t
   std::ifstream slow(LANCET_SOURCE_DIR "/configs/hardware/tesla-p4.json");
   const std::string path = folder.write("p3dn-v100.json", std::string(std::istreambuf_iterator<char>(slow), {}));
   const auto step_on = [](const std::string& hardware) {
-    const auto cluster = parse_cluster(R"({"what": "one device", "devices": [{"name": "a", "hardware": ")" + hardware +
-                                           R"(", "memory_mb": 4000, "source": "a test"}]})",
-                                       "test");
-    if (!cluster.ok()) FAIL(cluster.error().message);
-    const auto answer = place_stages(step_config(4), *cluster);
-    if (!answer.ok()) FAIL(answer.error().message);
+    const auto cluster =
+        lancet::test::good(parse_cluster(R"({"what": "one device", "devices": [{"name": "a", "hardware": ")" +
+                                             hardware + R"(", "memory_mb": 4000, "source": "a test"}]})",
+                                         "test"));
+    const auto answer = lancet::test::good(place_stages(step_config(4), *cluster));
     return answer->best;
   };
   const PlannedStages placed = step_on(path);

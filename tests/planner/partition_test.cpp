@@ -6,6 +6,7 @@
 #include <set>
 
 #include "declared_costs.h"
+#include "good.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/plan_memory.h"
@@ -32,8 +33,7 @@ ir::Program whole_step(const ir::Program& forward) {
 const test::DeclaredCosts costs;
 
 schedule::Step step_of(const ir::Program& program, const cost::Costs& with = costs) {
-  auto step = schedule::Step::make(program, with, schedule::part_counts({.max_parts = 2}));
-  if (!step.ok()) FAIL(step.error().message);
+  auto step = test::good(schedule::Step::make(program, with, schedule::part_counts({.max_parts = 2})));
   return std::move(step.value());
 }
 
@@ -366,8 +366,7 @@ TEST_CASE("policies: lancet leaves the backward pass whole if the config says so
                                  .costs = &slow,
                                  .mesh = ir::of_experts(2)};
     request.optimizer.mesh = ir::of_experts(2);
-    const auto plan = planner::make_plan(grown(model(2), 1), request);
-    REQUIRE(plan.ok());
+    const auto plan = test::good(planner::make_plan(grown(model(2), 1), request));
     int forward_parts = 0, backward_parts = 0;
     for (const ir::Instruction& at : plan->program.instructions)
       if (at.attributes.has("parts")) ++(at.role == ir::Role::forward ? forward_parts : backward_parts);
@@ -379,8 +378,7 @@ TEST_CASE("policies: lancet leaves the backward pass whole if the config says so
 }
 
 TEST_CASE("policies: groups of peers must divide the ranks") {
-  const auto step = schedule::Step::make(whole_step(model(2)), costs, {2, 4});
-  REQUIRE(step.ok());
+  const auto step = test::good(schedule::Step::make(whole_step(model(2)), costs, {2, 4}));
   CHECK(step->part_counts(schedule::cut_named("capacity")) == std::vector{2, 4});
   CHECK(step->part_counts(schedule::cut_named("peers")) == std::vector{2});
 }
@@ -393,8 +391,7 @@ TEST_CASE("policies: if no policy beats sequential, sequential runs and reports 
       .overlap = {.policy = GENERATE("tutel", "expert_pipeline")}, .costs = &expensive, .mesh = ir::of_experts(2)};
   request.optimizer.mesh = ir::of_experts(2);
   planner::PlanReport report;
-  const auto plan = planner::make_plan(model(2), request, &report);
-  REQUIRE(plan.ok());
+  const auto plan = test::good(planner::make_plan(model(2), request, &report));
   CHECK(report.chosen == "sequential");
   CHECK(report.requested == "tutel");
   CHECK(report.why.starts_with("tutel runs sequential: predicted"));

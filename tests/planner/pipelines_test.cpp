@@ -1,8 +1,8 @@
 // The pipelines of the Lancet paper: their ranges, stages, copies and times, on a layer small enough to check by hand.
-#include <algorithm>
 #include <map>
 
 #include "declared_costs.h"
+#include "good.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/overlap.h"
@@ -62,8 +62,7 @@ output y = %11
 }
 
 schedule::Step step_of(const ir::Program& program, const cost::Costs& costs) {
-  auto step = schedule::Step::make(program, costs, {2});
-  if (!step.ok()) FAIL(step.error().message);
+  auto step = test::good(schedule::Step::make(program, costs, {2}));
   return std::move(step.value());
 }
 
@@ -181,19 +180,16 @@ TEST_CASE("lancet_paper: one pipeline an MoE layer at most, the backward pass wh
         .overlap = {.policy = "lancet_paper", .parts = parts}, .costs = &costs, .mesh = ir::of_experts(2)};
     request.optimizer.mesh = ir::of_experts(2);
     planner::PlanReport report;
-    const auto plan = planner::make_plan(grown(model(2), 2), request, &report);
-    REQUIRE(plan.ok());
+    const auto plan = test::good(planner::make_plan(grown(model(2), 2), request, &report));
     REQUIRE(plan->header.text("policy") == "lancet_paper");
     require_sound(ir::verify(*plan));
     request.overlap.policy = "sequential";
-    const auto plain = planner::make_plan(grown(model(2), 2), request);
-    REQUIRE(plain.ok());
+    const auto plain = test::good(planner::make_plan(grown(model(2), 2), request));
     CHECK(ops_in(plan->program)["all_reduce"] == ops_in(plain->program)["all_reduce"]);
     for (const ir::Instruction& at : plan->program.instructions)
       if (at.attributes.has("parts")) CHECK(at.role == ir::Role::forward);
     const auto step =
-        schedule::Step::make(whole_step(grown(model(2), 2)), costs, schedule::part_counts(request.overlap));
-    REQUIRE(step.ok());
+        test::good(schedule::Step::make(whole_step(grown(model(2), 2)), costs, schedule::part_counts(request.overlap)));
     const auto ranges = schedule::choose_pipelines(*step, request.overlap);
     int gates = 0;
     for (const Range& range : ranges) {

@@ -1,13 +1,11 @@
-// Whole plans of the small GPT-2 MoE (tests/golden/gpt2_moe_*.ir, checked by tests/model), and of a model grown to 24
-// blocks.
-#include <filesystem>
-#include <fstream>
+// Whole plans of the small GPT-2 MoE (tests/golden/gpt2_moe_*.ir, checked by tests/model), and of a larger one.
 #include <map>
 #include <random>
 #include <set>
 
 #include "declared_costs.h"
 #include "golden/golden.h"
+#include "good.h"
 #include "lancet/cost/profile.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/planner/planner.h"
@@ -32,8 +30,7 @@ planner::PlanRequest request(int ranks) {
 }
 
 ir::Plan planned(const ir::Program& forward, const planner::PlanRequest& r) {
-  auto plan = planner::make_plan(forward, r);
-  if (!plan.ok()) FAIL(plan.error().message);
+  auto plan = test::good(planner::make_plan(forward, r));
   return *plan;
 }
 
@@ -79,8 +76,7 @@ TEST_CASE("the whole step of the small model survives a round trip through text"
     const ir::Plan plan = planned(model(ranks), request(ranks));
     require_sound(ops::verify(plan.program));
     const std::string text = ir::print(plan);
-    const auto read = ir::parse_plan(text);
-    if (!read.ok()) FAIL(read.error().message);
+    const auto read = test::good(ir::parse_plan(text));
     require_sound(ir::verify(*read));
     REQUIRE((ir::print(*read) == text));
     REQUIRE((ir::print(planned(model(ranks), request(ranks))) == text));  // the same plan twice
@@ -317,15 +313,13 @@ TEST_CASE("an unknown policy is refused by name") {
   const DeclaredCosts costs;
   planner::PlanRequest r = request(1);
   r.overlap.policy = "magic";
-  const auto plan = planner::make_plan(model(1), r);
-  REQUIRE_FALSE(plan.ok());
-  REQUIRE(plan.error().code == ExitCode::config);
-  REQUIRE_THAT(plan.error().message,
-               Catch::Contains("overlap.policy: expected one of") && Catch::Contains("found 'magic'"));
-  REQUIRE(plan.error().message.find('\n') == std::string::npos);
+  const Error plan = test::refused(planner::make_plan(model(1), r));
+  REQUIRE(plan.code == ExitCode::config);
+  REQUIRE_THAT(plan.message, Catch::Contains("overlap.policy: expected one of") && Catch::Contains("found 'magic'"));
+  REQUIRE(plan.message.find('\n') == std::string::npos);
   REQUIRE_FALSE(planner::policies().empty());
   for (const auto& [known, what, cuts] : planner::policies()) {
-    REQUIRE_THAT(plan.error().message, Catch::Contains(std::string(known)));
+    REQUIRE_THAT(plan.message, Catch::Contains(std::string(known)));
     r.overlap.policy = known;
     r.costs = &costs;
     REQUIRE(planner::make_plan(model(1), r).ok());
@@ -392,8 +386,7 @@ TEST_CASE("the pipeline keeps the program after each pass, and names a pass that
   planner::PlanRequest r = request(2);
   r.keep_texts = true;
   planner::PlanReport report;
-  const auto plan = planner::make_plan(model(2), r, &report);
-  REQUIRE(plan.ok());
+  const auto plan = test::good(planner::make_plan(model(2), r, &report));
   REQUIRE(names_of(report) == std::vector<std::string>{"logical", "autodiff", "shard", "partition_spmd", "sync",
                                                        "optimize", "take_turns", "plan_memory"});
   CHECK(report.passes[0].text == ir::print(model(2)));
@@ -469,13 +462,4 @@ output loss = %2
     REQUIRE(count(plan.program, "all_reduce") == ranks - 1);
     require_sound(ir::verify(plan));
   }
-}
-
-TEST_CASE("planning 24 blocks") {
-  const ir::Program forward = grown(model(2), 10);
-  REQUIRE(count(forward, "attention") == 24);
-  REQUIRE(count(forward, "slots") == 12);
-  const ir::Plan plan = planned(forward, request(2));
-  REQUIRE(count(plan.program, "adamw") == 2 + 2 + 12 * 13 + 12 * 12);
-  REQUIRE(double(plan.arena_bytes) <= 1.15 * double(most_alive(plan.program)));
 }

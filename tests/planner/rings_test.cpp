@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <random>
 
-#include "declared_costs.h"
 #include "doubles/inproc.h"
 #include "golden/golden.h"
+#include "good.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/plan.h"
 #include "lancet/model/gpt2_moe.h"
@@ -188,17 +188,15 @@ ir::Program step_of_model(int ranks, std::int64_t tokens, bool sequence_parallel
   model.n_layer = 1;
   model.n_head = 24;
   model.n_embd = 48;
-  const auto step = passes::shard(
+  const auto step = test::good(passes::shard(
       passes::autodiff(model::build_forward(
           model, {.batch = 2, .sequence = tokens, .tensor_ranks = ranks, .sequence_parallel = sequence_parallel})),
-      mesh_with(1, 1, ranks));
-  if (!step.ok()) FAIL(step.error().message);
+      mesh_with(1, 1, ranks)));
   return *step;
 }
 
 schedule::Candidate with_collective_matmul(const ir::Program& program, const cost::Costs& costs) {
-  const auto step = schedule::Step::make(program, costs, {});
-  if (!step.ok()) FAIL(step.error().message);
+  const auto step = test::good(schedule::Step::make(program, costs, {}));
   const auto turns = schedule::take_turns(*step, {}, schedule::program_order(*step));
   return schedule::collective_matmul(*step, {}, turns);
 }

@@ -1,7 +1,6 @@
 // The schedules of Tutel, FasterMoE and FlowMoE: their parts and their order, on layers small enough to check by hand.
-#include <algorithm>
-
 #include "declared_costs.h"
+#include "good.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/overlap.h"
@@ -81,8 +80,7 @@ output y = %7
 )";
 
 schedule::Step step_of(const ir::Program& program, const cost::Costs& costs) {
-  auto step = schedule::Step::make(program, costs, {2});
-  if (!step.ok()) FAIL(step.error().message);
+  auto step = test::good(schedule::Step::make(program, costs, {2}));
   return std::move(step.value());
 }
 
@@ -157,8 +155,7 @@ TEST_CASE("comet: the own rank's rows first, then columns as soon as they are ma
 TEST_CASE("comet: a forced number of tiles, where ranks and columns allow it") {
   const HandCosts costs;
   const ir::Program program = test::program(std::string(two_products));
-  auto step = schedule::Step::make(program, costs, {4});
-  REQUIRE(step.ok());
+  auto step = test::good(schedule::Step::make(program, costs, {4}));
   const auto comet = schedule::tile_experts(*step, {.parts = 4}, schedule::program_order(*step));
   CHECK(comet.how == "received rows whole, experts' results in 4 tiles of columns");
 }
@@ -170,8 +167,7 @@ TEST_CASE("flowmoe: parts in both passes, weight gradients whole, then the chunk
       .overlap = {.policy = "flowmoe", .parts = 2}, .costs = &costs, .mesh = ir::of_experts(2)};
   request.optimizer.mesh = ir::of_experts(2);
   planner::PlanReport report;
-  const auto plan = planner::make_plan(grown(model(2), 1), request, &report);
-  REQUIRE(plan.ok());
+  const auto plan = test::good(planner::make_plan(grown(model(2), 1), request, &report));
   CHECK(plan->header.text("policy") == "flowmoe");
   require_sound(ir::verify(*plan));
   int forward = 0, backward = 0;

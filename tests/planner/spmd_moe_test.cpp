@@ -1,6 +1,7 @@
 // Mixtures of experts on meshes: the rank's Program that partition_spmd makes of the logical one, on ranks that are
 // threads, against the logical Program on one rank, both with the CPU's kernels.
 
+#include "good.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/planner/planner.h"
 #include "passes/partitioned.h"
@@ -71,18 +72,16 @@ ir::Program logical_step(const MoeCase& c, bool inspect) {
   ir::Program forward = logical_forward(c, inspect);
   if (!c.split_tokens)
     for (const char* name : {"tokens", "targets"}) forward[forward.find(name)].sharding = Sharding::whole(2);
-  const auto step = passes::shard(passes::autodiff(forward), c.mesh);
-  if (!step.ok()) FAIL(step.error().message);
+  const auto step = test::good(passes::shard(passes::autodiff(forward), c.mesh));
   return *step;
 }
 
 // The pass that gives the logits of one sequence, or of its next `positions` positions. All ranks have its tokens.
 ir::Program logical_logits(const MoeCase& c, model::Mode mode, std::int64_t positions) {
-  const auto logical = passes::shard(
+  const auto logical = test::good(passes::shard(
       model::build_forward(moe_model(c),
                            {.mode = mode, .batch = 1, .sequence = positions, .tensor_ranks = c.mesh[Axis::tensor]}),
-      c.mesh);
-  if (!logical.ok()) FAIL(logical.error().message);
+      c.mesh));
   return *logical;
 }
 
@@ -287,8 +286,7 @@ TEST_CASE("partial counts of slots are a sharding that the pass shard keeps, tho
   CHECK(std::ranges::any_of(step.tensors, [](const ir::Tensor& tensor) {
     return tensor.type.dtype == DType::i32 && !tensor.sharding->partial.empty();
   }));
-  const auto again = passes::shard(step, c.mesh);
-  REQUIRE(again.ok());
+  const auto again = test::good(passes::shard(step, c.mesh));
   CHECK(ir::print(*again) == ir::print(step));
 }
 
@@ -330,13 +328,13 @@ TEST_CASE("a partitioned mixture of experts is planned and executed, to the bit 
 TEST_CASE("evaluation on a mesh is partitioned like training") {
   for (const Mesh& mesh : {mesh_with(1, 2, 2), mesh_with(2, 2, 2), mesh_with(1, 4, 1)}) {
     const MoeCase c{mesh};
-    const auto logical = passes::shard(model::build_forward(moe_model(c), {.mode = model::Mode::evaluate,
-                                                                           .batch = moe_batch,
-                                                                           .sequence = moe_sequence,
-                                                                           .groups = c.groups,
-                                                                           .tensor_ranks = mesh[Axis::tensor]}),
-                                       mesh);
-    REQUIRE(logical.ok());
+    const auto logical =
+        test::good(passes::shard(model::build_forward(moe_model(c), {.mode = model::Mode::evaluate,
+                                                                     .batch = moe_batch,
+                                                                     .sequence = moe_sequence,
+                                                                     .groups = c.groups,
+                                                                     .tensor_ranks = mesh[Axis::tensor]}),
+                                 mesh));
     INFO(to_string(mesh) << "\n" << ir::print(*logical));
     const ir::Program local = partitioned(*logical, mesh);
     CHECK(ops_named(local, "all_to_all_counts") == 2);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "declared_costs.h"
+#include "good.h"
 #include "lancet/ir/plan.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/planner/planner.h"
@@ -38,8 +39,7 @@ std::ptrdiff_t repeated(const ir::Program& p) {
 }
 
 ir::Plan limited_plan(const planner::PlanRequest& r, planner::PlanReport* report = nullptr) {
-  auto plan = planner::make_plan(limited_model(), r, report);
-  if (!plan.ok()) FAIL(plan.error().message);
+  auto plan = test::good(planner::make_plan(limited_model(), r, report));
   require_sound(ir::verify(*plan));
   return *plan;
 }
@@ -47,8 +47,7 @@ ir::Plan limited_plan(const planner::PlanRequest& r, planner::PlanReport* report
 }  // namespace
 
 TEST_CASE("memory limit: each choice makes one value more again than the one before, in less memory") {
-  auto step = planner::step_program(limited_model(), limited_request("sequential", nullptr));
-  REQUIRE(step.ok());
+  auto step = test::good(planner::step_program(limited_model(), limited_request("sequential", nullptr)));
   planner::RecomputeChoices choices(*step, planner::work_times(*step));
   const planner::RecomputeChoice all_kept = choices.within(choices.all_kept_bytes());
   CHECK_FALSE(all_kept.any());
@@ -68,8 +67,7 @@ TEST_CASE("memory limit: each choice makes one value more again than the one bef
 }
 
 TEST_CASE("memory limit: what is large and cheap is made again first") {
-  auto step = planner::step_program(limited_model(), limited_request("sequential", nullptr));
-  REQUIRE(step.ok());
+  auto step = test::good(planner::step_program(limited_model(), limited_request("sequential", nullptr)));
   std::vector<double> times;
   for (const ir::Instruction& at : step->instructions) times.push_back(ops::kind(at) == ops::Kind::other ? 1 : 100);
   planner::RecomputeChoices choices(*step, times);
@@ -121,14 +119,13 @@ TEST_CASE("memory limit: below what any plan needs, the error has the smallest l
   const DeclaredCosts costs;
   planner::PlanRequest r = limited_request(GENERATE("sequential", "lancet"), &costs);
   r.memory_limit = 1'000'000;
-  const auto refused = planner::make_plan(limited_model(), r);
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().code == ExitCode::config);
+  const Error refused = test::refused(planner::make_plan(limited_model(), r));
+  CHECK(refused.code == ExitCode::config);
   const std::string before = "train.memory_limit_mb: expected at least ";
   const std::string after = ", with all computed again that can be, found 1";
-  REQUIRE(refused.error().message.starts_with(before));
-  REQUIRE(refused.error().message.ends_with(after));
-  const std::int64_t least = std::stoll(refused.error().message.substr(before.size()));
+  REQUIRE(refused.message.starts_with(before));
+  REQUIRE(refused.message.ends_with(after));
+  const std::int64_t least = std::stoll(refused.message.substr(before.size()));
   r.memory_limit = (least - 1) * 1'000'000;
   CHECK_FALSE(planner::make_plan(limited_model(), r).ok());
   r.memory_limit = least * 1'000'000;

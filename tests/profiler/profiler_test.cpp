@@ -1,18 +1,15 @@
 // The profiler measures missing costs and nothing else. Times are measured, so the tests only check that they are sane.
-#include "lancet/profiler/profiler.h"
-#include "doubles/inproc.h"
-
 #include <fmt/format.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <mutex>
 
+#include "doubles/inproc.h"
+#include "good.h"
 #include "host_accelerator.h"
 #include "lancet/comm/communicator.h"
+#include "lancet/profiler/profiler.h"
 
-using namespace lancet;
-
+namespace lancet {
 namespace {
 
 // Forward and a little backward of one MoE layer on rank 0 of W, as the planner makes it; the arena is ample.
@@ -58,8 +55,7 @@ output norm = %16
 }
 
 ir::Plan parsed(const std::string& text) {
-  auto plan = ir::parse_plan(text);
-  if (!plan.ok()) FAIL(plan.error().message);
+  auto plan = test::good(ir::parse_plan(text));
   if (const Status sound = ir::verify(*plan); !sound.ok()) FAIL(sound.error().message);
   return *plan;
 }
@@ -85,8 +81,7 @@ TEST_CASE("the profiler times every op of a plan once") {
   cost::Profile profile({profiler::this_device(1, 1), {}});
   const auto missing = profiler::missing_ops(plans, profile);
   CHECK(missing.size() == 14);  // gelu twice under one key; the copies of one rank's all-to-alls among them
-  const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
-  REQUIRE(report.ok());
+  const auto report = test::good(profiler::fill_profile(profile, plans, {.seconds = no_time}));
   CHECK(report->ops == 14);
   CHECK_FALSE(report->network);
   CHECK(profile.ops.size() == 14);
@@ -101,14 +96,12 @@ TEST_CASE("ops that the profile holds are not timed again") {
   cost::Profile profile({profiler::this_device(1, 1), {}});
   const std::string known = "gelu(f32[4,6,16], i32[4,2])";
   profile.ops[known] = {1234, 1, 0};
-  const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
-  REQUIRE(report.ok());
+  const auto report = test::good(profiler::fill_profile(profile, plans, {.seconds = no_time}));
   CHECK(report->ops == 13);
   CHECK(profile.ops.at(known) == cost::OpTime{1234, 1, 0});
   CHECK(profiler::missing_ops(plans, profile).empty());
   const auto before = profile.ops;
-  const auto again = profiler::fill_profile(profile, plans, {.seconds = no_time});
-  REQUIRE(again.ok());
+  const auto again = test::good(profiler::fill_profile(profile, plans, {.seconds = no_time}));
   CHECK(again->ops == 0);
   CHECK(profile.ops == before);
 }
@@ -116,8 +109,7 @@ TEST_CASE("ops that the profile holds are not timed again") {
 TEST_CASE("a key that two plans share is timed in the first") {
   const std::vector<ir::Plan> plans{parsed(moe_plan(1)), parsed(moe_plan(1))};
   cost::Profile profile({profiler::this_device(1, 1), {}});
-  const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
-  REQUIRE(report.ok());
+  const auto report = test::good(profiler::fill_profile(profile, plans, {.seconds = no_time}));
   CHECK(report->ops == 14);
 }
 
@@ -150,8 +142,7 @@ view %23 : i32[8,1] in %16 + 32
 output y = %3
 )")};
   cost::Profile profile({profiler::this_device(1, 1), {}});
-  const auto report = profiler::fill_profile(profile, plans, {.seconds = no_time});
-  REQUIRE(report.ok());
+  const auto report = test::good(profiler::fill_profile(profile, plans, {.seconds = no_time}));
   const int sweeps = profile.ops.at("slots(i32[16,1]) {capacity=6, experts=4, groups=1}").samples;
   CHECK(profile.ops.at("dispatch(f32[1,8,8], i32[8,1], i32[8,1], i32[4,2]) {slots=6}").samples == 2 * sweeps);
   CHECK(profile.ops.at("expert_linear(f32[4,6,8], f32[4,16,8], f32[4,16], i32[4,2]) {tokens=8}").samples == 2 * sweeps);
@@ -222,7 +213,7 @@ TEST_CASE("a profiler that one rank interrupts in its communication ends on all,
   const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
   const int most = GENERATE(8, 16);  // of sizes of all-to-alls, of all-reduces, of what slows down what
   std::vector<cost::Profile> profiles(2);
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto expert, world.duplicate());
     LANCET_ASSIGN(const auto reduce, world.duplicate());
     cost::Profile profile({profiler::this_device(1, 2), {world.transport(), 2, 1}});
@@ -241,9 +232,7 @@ TEST_CASE("a profiler that one rank interrupts in its communication ends on all,
     if (rest.ops != 0 || !rest.network) return internal_error("expected that communication alone was missing");
     profiles[std::size_t(world.rank())] = profile;
     return {};
-  });
-  INFO((status.ok() ? "" : status.error().message));
-  REQUIRE(status.ok());
+  }));
   CHECK(profiles[0].ops == profiles[1].ops);
   CHECK(profiles[0].network.launch_ms > 0);
   CHECK_FALSE(profiler::lacks_times(plans, profiles[0], 2));
@@ -253,7 +242,7 @@ TEST_CASE("an error of one rank before the first sweep is returned on all ranks 
   const std::vector<ir::Plan> plans{parsed(moe_plan(2))};
   for (const int failing : {0, 1}) {
     std::vector<std::string> errors(2);
-    const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
       world.set_timeout(std::chrono::seconds(20));
       test::HostAccelerator accelerator({.bytes = world.rank() == failing ? 1 : std::int64_t{1} << 40});
       cost::Profile profile({profiler::device_of(accelerator), {world.transport(), 2, 1}});
@@ -261,8 +250,7 @@ TEST_CASE("an error of one rank before the first sweep is returned on all ranks 
           profiler::fill_profile(profile, plans, {.accelerator = &accelerator, .world = &world, .seconds = no_time});
       if (!report.ok()) errors[std::size_t(world.rank())] = report.error().message;
       return {};
-    });
-    REQUIRE(status.ok());
+    }));
     INFO(failing);
     CHECK(errors[0].find(fmt::format("rank {}: expected ", failing)) == 0);
     CHECK(errors[0].find("bytes of memory on") != std::string::npos);
@@ -291,3 +279,16 @@ TEST_CASE("this device has a name") {
   CHECK(device.local_ranks == 2);
   CHECK(device.build == cost::kernel_build());
 }
+
+// Ceilings of a device whose events are one millisecond apart.
+
+TEST_CASE("the ceilings of a device count all FLOPs of a product, and the bytes that a copy reads and writes") {
+  std::atomic<std::int64_t> events = 0;
+  test::HostAccelerator accelerator({.bytes = 1 << 20, .events = &events});
+  CHECK(profiler::measure_product_peak(accelerator, DType::f32, 32).value() == Approx(2.0 * 32 * 32 * 32 / 1e-3));
+  CHECK(profiler::measure_memory_bandwidth(accelerator.device(), 1 << 16).value() == Approx(2.0 * (1 << 16) / 1e-3));
+  // a quarter of what is free
+  CHECK(profiler::measure_memory_bandwidth(accelerator.device(), 1 << 30).value() == Approx(2.0 * (1 << 18) / 1e-3));
+}
+
+}  // namespace lancet

@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "good.h"
 #include "lancet/base/json.h"
 #include "log_capture.h"
 #include "report/pages.h"
 #include "report/run_files.h"
 #include "temporary_folder.h"
-#include "text.h"
 
 namespace lancet::report {
 namespace {
@@ -64,8 +64,7 @@ TEST_CASE("records become columns; null and missing values are gaps") {
   const TemporaryFolder folder;
   const auto path = folder.write("metrics.jsonl", record(1, 4, R"(, "mfu": null, "drop_pct": 0.5)") +
                                                       record(2, 3, R"(, "mfu": 40, "new_field": "x")"));
-  const auto metrics = read_metrics(path);
-  REQUIRE(metrics.ok());
+  const auto metrics = test::good(read_metrics(path));
   CHECK(metrics->steps == std::vector<std::int64_t>{1, 2});
   const auto series = [&](std::string_view key) { return metrics->series[series_index(key)]; };
   CHECK(series("loss") == std::vector<double>{4, 3});
@@ -80,13 +79,12 @@ TEST_CASE("a truncated last line is left out, a complete one without a line end 
   const TemporaryFolder folder;
   const std::string whole = records(3);
   for (const std::size_t cut : {std::size_t{1}, std::size_t{5}, whole.size() / 3 - 2}) {
-    const auto metrics = read_metrics(folder.write("metrics.jsonl", whole.substr(0, whole.size() - 1 - cut)));
-    REQUIRE(metrics.ok());
+    const auto metrics =
+        test::good(read_metrics(folder.write("metrics.jsonl", whole.substr(0, whole.size() - 1 - cut))));
     CHECK(metrics->steps == std::vector<std::int64_t>{1, 2});
     CHECK(metrics->cut_short);
   }
-  const auto metrics = read_metrics(folder.write("metrics.jsonl", whole.substr(0, whole.size() - 1)));
-  REQUIRE(metrics.ok());
+  const auto metrics = test::good(read_metrics(folder.write("metrics.jsonl", whole.substr(0, whole.size() - 1))));
   CHECK(metrics->steps.size() == 3);
   CHECK_FALSE(metrics->cut_short);
 }
@@ -113,8 +111,7 @@ TEST_CASE("a broken line is left out and named, and the page shows the rest") {
        {"{\"step\": 2, \"layer_z_loss\": [1, \"2\"]}", "line 2: expected \"layer_z_loss\" to hold a number"}}));
   const auto path = folder.write("metrics.jsonl", record(1, 4, R"(, "layer_expert_tokens": [[1, 2]])") + given.line +
                                                       "\n" + given.line + "\n" + record(3, 2));
-  const auto metrics = read_metrics(path);
-  REQUIRE(metrics.ok());
+  const auto metrics = test::good(read_metrics(path));
   CHECK(metrics->steps == std::vector<std::int64_t>{1, 3});
   CHECK(metrics->series[0] == std::vector<double>{4, 2});
   CHECK(metrics->broken.count == 2);
@@ -130,8 +127,7 @@ TEST_CASE("a line without end does not fill the memory") {
   const TemporaryFolder folder;
   const auto path = folder.write("metrics.jsonl", records(2));
   std::filesystem::resize_file(path, std::uintmax_t(1) << 40);  // zeros in a sparse file
-  const auto metrics = read_metrics(path);
-  REQUIRE(metrics.ok());
+  const auto metrics = test::good(read_metrics(path));
   CHECK(metrics->steps == std::vector<std::int64_t>{1, 2});
   CHECK(metrics->broken.count == 1);
   CHECK(metrics->broken.first.starts_with("line 3: expected a record of at most 64 MB, found more"));
@@ -182,9 +178,8 @@ TEST_CASE("a held-out loss on its own line belongs to the step before it") {
     return R"({"step": )" + std::to_string(step) + R"(, "held_out_loss": 0.75})" + "\n";
   };
   // Steps 1 and 4 have no record except their held-out loss, which does not count as a loss that is not finite.
-  const auto metrics = read_metrics(folder.write(
-      "metrics.jsonl", held_out_after(1) + records(2) + held_out_after(2) + record(3, 0.25) + held_out_after(4)));
-  REQUIRE(metrics.ok());
+  const auto metrics = test::good(read_metrics(folder.write(
+      "metrics.jsonl", held_out_after(1) + records(2) + held_out_after(2) + record(3, 0.25) + held_out_after(4))));
   CHECK(metrics->steps == std::vector<std::int64_t>{1, 2, 3});
   const std::vector<double>& held_out = metrics->series[series_index("held_out_loss")];
   CHECK(std::isnan(held_out[0]));
@@ -199,8 +194,7 @@ TEST_CASE("steps that a resumed run repeats replace the earlier ones") {
   std::string text;
   for (int step : {1, 2, 3, 4}) text += record(step, step, tokens);
   for (int step : {3, 4, 5}) text += record(step, 10 * step, other);
-  const auto metrics = read_metrics(folder.write("metrics.jsonl", text));
-  REQUIRE(metrics.ok());
+  const auto metrics = test::good(read_metrics(folder.write("metrics.jsonl", text)));
   CHECK(metrics->steps == std::vector<std::int64_t>{1, 2, 3, 4, 5});
   CHECK(metrics->series[0] == std::vector<double>{1, 2, 30, 40, 50});
   REQUIRE(metrics->load.size() == 5);
@@ -214,8 +208,7 @@ TEST_CASE("the expert load of many steps is summed in few columns without losing
   std::string text;
   for (int step = 1; step <= steps; ++step)
     text += record(step, 1, fmt::format(R"(, "layer_expert_tokens": [[{}, 1], [2, 0]])", step));
-  const auto metrics = read_metrics(folder.write("metrics.jsonl", text));
-  REQUIRE(metrics.ok());
+  const auto metrics = test::good(read_metrics(folder.write("metrics.jsonl", text)));
   CHECK(metrics->experts == std::vector<std::size_t>{2, 2});
   CHECK(metrics->load.size() <= most_columns);
   CHECK(metrics->load.size() >= std::min<std::size_t>(std::size_t(steps), most_columns / 2));
@@ -298,8 +291,7 @@ TEST_CASE("text from files is data, never markup") {
     plain.write("metrics.jsonl", records(3));
     return page_of(plain).value();
   }();
-  const auto made = page_of(folder);
-  REQUIRE(made.ok());
+  const auto made = test::good(page_of(folder));
   const auto count = [](const std::string& text, const std::string& what) {
     int n = 0;
     for (auto at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++n;
@@ -342,8 +334,7 @@ TEST_CASE("runs of one name are shown under different names") {
 
 TEST_CASE("a plan's memory along its instructions") {
   const TemporaryFolder folder;
-  const auto summary = read_plan_summary(folder.write("small.ir", plan));
-  if (!summary.ok()) FAIL(summary.error().message);
+  const auto summary = test::good(read_plan_summary(folder.write("small.ir", plan)));
   CHECK(summary->policy == "dw");
   CHECK(summary->ranks == 2);
   CHECK(summary->predicted_ms == 2.5);
@@ -387,8 +378,7 @@ TEST_CASE("a timeline's rows: predicted first, then ranks") {
     {"ph": "M", "name": "process_sort_index", "pid": 1, "args": {"sort_index": 0}},
     {"ph": "X", "name": "all_to_all a", "cat": "forward", "pid": 0, "tid": 1, "ts": 1.5, "dur": 2.25},
     {"ph": "X", "name": "all_to_all a", "cat": "dx", "pid": 1, "tid": 0, "ts": 0, "dur": 1}]})");
-  const auto timeline = read_timeline(path);
-  REQUIRE(timeline.ok());
+  const auto timeline = test::good(read_timeline(path));
   REQUIRE(timeline->rows.size() == 2);
   CHECK(timeline->rows[0].process == "predicted");
   CHECK(timeline->rows[1].process == "measured, rank 0");
@@ -463,8 +453,8 @@ TEST_CASE("what hides each communication, predicted beside measured") {
 
 TEST_CASE("configs with any fields, but of limited depth") {
   const TemporaryFolder folder;
-  const auto fields = read_config(folder.write("c.json", R"({"train": {"lr": 0.5, "x": []}, "threads": 2})"));
-  REQUIRE(fields.ok());
+  const auto fields =
+      test::good(read_config(folder.write("c.json", R"({"train": {"lr": 0.5, "x": []}, "threads": 2})")));
   CHECK(*fields == std::map<std::string, std::string>{{"threads", "2"}, {"train.lr", "0.5"}, {"train.x", "[]"}});
   check_refused(read_config(folder.write("c.json", std::string(100'000, '['))),
                 "c.json: expected JSON of at most 100 nested brackets");
@@ -498,8 +488,7 @@ TEST_CASE("broken or missing files are left out with the reason, and the rest is
   else
     std::filesystem::remove(path);
   const test::LogCapture log;
-  const auto made = page_of(folder);
-  REQUIRE(made.ok());
+  const auto made = test::good(page_of(folder));
   const json run = data_of(*made)["runs"][0];
   REQUIRE(run["left_out"].size() == 1);
   const auto reason = run["left_out"][0].get<std::string>();

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "good.h"
 #include "lancet/base/random.h"
 #include "lancet/ir/plan.h"
 #include "lancet/run/saver.h"
@@ -144,7 +145,7 @@ Status save(const Layout& layout, const std::string& folder) {
 // The elements that differ from those that were saved.
 std::int64_t differences(const Layout& layout, const std::string& folder) {
   std::atomic<std::int64_t> wrong{0};
-  const Status status = comm::run_inproc(layout.mesh.ranks(), [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(layout.mesh.ranks(), [&](comm::Communicator& world) -> Status {
     runtime::TensorStore store = layout.store(world.rank());
     LANCET_ASSIGN(const auto opened, checkpoint::Checkpoint::open(folder + "/checkpoints/step-000001"));
     LANCET_TRY(run::load_tensors(store, opened, run::LoadScope::all));
@@ -154,8 +155,7 @@ std::int64_t differences(const Layout& layout, const std::string& folder) {
                    : to_f32(tensor.memory.as<bf16>()[at]) != to_f32(from_f32<bf16>(value));
     });
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   return wrong;
 }
 
@@ -174,8 +174,7 @@ TEST_CASE("checkpoint tensors: what one mesh saves, every other mesh loads bit f
   for (const Layout& from : layouts(masters)) {
     INFO("saved on " << text_of(from));
     const test::TemporaryFolder folder;
-    const Status saved = save(from, folder / "run");
-    if (!saved.ok()) FAIL(saved.error().message);
+    test::good(save(from, folder / "run"));
     for (const Layout& to : layouts(masters)) {
       INFO("loaded on " << text_of(to));
       CHECK(differences(to, folder / "run") == 0);
@@ -194,8 +193,7 @@ TEST_CASE("checkpoint tensors: rows that only one mesh pads the vocabulary with 
   for (const Layout& from : all) {
     INFO("saved on " << text_of(from));
     const test::TemporaryFolder folder;
-    const Status saved = save(from, folder / "run");
-    if (!saved.ok()) FAIL(saved.error().message);
+    test::good(save(from, folder / "run"));
     for (const Layout& to : all) {
       INFO("loaded on " << text_of(to));
       CHECK(differences(to, folder / "run") == 0);

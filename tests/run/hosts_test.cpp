@@ -1,15 +1,16 @@
 // Plans from measured costs of several hosts: they tell hosts apart, and price messages by the ranks that they reach.
 #include <fmt/format.h>
-
 #include <catch2/catch.hpp>
-#include <filesystem>
 
+#include "declared_hardware.h"
 #include "declared_profile.h"
 #include "doubles/inproc.h"
+#include "good.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/peer_parts.h"
 #include "lancet/planner/planner.h"
 #include "lancet/run/planned_step.h"
+#include "program.h"
 #include "small_model.h"
 #include "temporary_folder.h"
 
@@ -50,16 +51,15 @@ run::PlannedStep planned_on(const config::Config& config, const cost::Profile& p
   const std::string path = folder / "costs.json";
   REQUIRE(cost::write_profile(path, profile).ok());
   const cost::Cluster& cluster = profile.machine.cluster;
-  auto planned = run::plan_offline(config, {.ranks = cluster.ranks, .hosts = cluster.hosts, .profile = path});
-  if (!planned.ok()) FAIL(planned.error().message);
+  auto planned =
+      test::good(run::plan_offline(config, {.ranks = cluster.ranks, .hosts = cluster.hosts, .profile = path}));
   REQUIRE(ir::verify(planned->plan).ok());
   return *std::move(planned);
 }
 
 // The predicted cost of each instruction.
 std::vector<cost::OpCost> costs_of(const cost::Costs& costs, const ir::Plan& plan) {
-  auto op_costs = cost::op_costs(costs, plan.program);
-  if (!op_costs.ok()) FAIL(op_costs.error().message);
+  auto op_costs = test::good(cost::op_costs(costs, plan.program));
   return *std::move(op_costs);
 }
 
@@ -176,15 +176,14 @@ TEST_CASE("hosts: the profiler measures no messages within hosts that have unlik
   config.overlap.policy = "lancet";
   config.overlap.profile = folder / "costs.json";
   cost::Profile measured;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     const int on_host = local_ranks[std::size_t(world.rank())];
     LANCET_ASSIGN(const int hosts, run::agreed_hosts(world, on_host));
     if (hosts != 1) return internal_error("expected hosts that are not told apart");
     LANCET_ASSIGN(const auto step, run::measure_step(config, world, {.local_ranks = on_host, .seconds = 0}));
     if (world.rank() == 0) measured = step.profile;
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   CHECK(measured.machine.cluster.hosts == 2);
   CHECK(measured.ranks_on_host({}) == 1);
   CHECK(measured.network.measured());
@@ -201,14 +200,13 @@ TEST_CASE("hosts: a file without the times of messages to some ranks is read, an
     const std::string path = folder / "costs.json";
     REQUIRE(cost::write_profile(path, profile).ok());
     for (const char* hardware : {"", "ethernet-10g-cpu"}) {
-      const auto refused = run::plan_offline(config, {.ranks = 4, .hosts = 2, .profile = path, .hardware = hardware});
-      REQUIRE_FALSE(refused.ok());
-      CHECK(refused.error().code == ExitCode::config);
-      INFO(refused.error().message);
-      CHECK(refused.error().message.find(rings
-                                             ? "found none of messages 'neighbour 1' over all ranks"
-                                             : "found none of messages 'on_host' over all ranks") != std::string::npos);
-      CHECK(refused.error().message.find("with lancet profile") != std::string::npos);
+      const Error refused =
+          test::refused(run::plan_offline(config, {.ranks = 4, .hosts = 2, .profile = path, .hardware = hardware}));
+      CHECK(refused.code == ExitCode::config);
+      INFO(refused.message);
+      CHECK(refused.message.find(rings ? "found none of messages 'neighbour 1' over all ranks"
+                                       : "found none of messages 'on_host' over all ranks") != std::string::npos);
+      CHECK(refused.message.find("with lancet profile") != std::string::npos);
     }
   }
 }
@@ -223,13 +221,12 @@ TEST_CASE("hosts: the profiler measures messages to some ranks where plans have 
   using Renew = run::ProfileRequest::Renew;
   const auto measure = [&](Renew renew = Renew::nothing) {
     cost::Profile profile;
-    const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+    test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
       LANCET_ASSIGN(const auto step,
                     run::measure_step(config, world, {.local_ranks = 2, .renew = renew, .seconds = 0}));
       if (world.rank() == 0) profile = step.profile;
       return {};
-    });
-    if (!status.ok()) FAIL(status.error().message);
+    }));
     return profile;
   };
   const cost::Profile measured = measure();
@@ -243,8 +240,7 @@ TEST_CASE("hosts: the profiler measures messages to some ranks where plans have 
   CHECK(reaches ==
         (rings ? std::vector<std::string>{"neighbour 1", "neighbour 2"} : std::vector<std::string>{"on_host"}));
   const run::PlanTarget target{.ranks = 4, .hosts = 2, .profile = config.overlap.profile};
-  const auto planned = run::plan_offline(config, target);
-  if (!planned.ok()) FAIL(planned.error().message);
+  const auto planned = test::good(run::plan_offline(config, target));
 
   cost::Profile old = *cost::read_profile(config.overlap.profile);
   const std::vector<cost::Point> all_to_all = old.network.all_to_all;
@@ -265,6 +261,64 @@ TEST_CASE("hosts: the profiler measures messages to some ranks where plans have 
   CHECK_FALSE(renewed.messages.contains("neighbour 3"));
   CHECK(cost::read_profile(config.overlap.profile)->network.messages == renewed.messages);
   CHECK(cost::read_profile(config.overlap.profile)->network.groups.empty());
+}
+
+// Predictions of pipeline stages on unlike hosts.
+
+using test::DeclaredMachine;
+
+namespace {
+
+config::Config on_hosts(const std::string& hardware, const std::string& blocks, const std::string& schedule = "1f1b") {
+  const auto config = test::good(config::parse(
+      test::small_config_text, "small.json",
+      std::vector<std::string>{"device=emulated", "emulated.hardware=" + hardware, "model.n_layer=4", "mesh.stage=2",
+                               "mesh.stage_blocks=" + blocks, "mesh.expert=1", "train.gradient_accumulation_steps=4",
+                               "train.pipeline_schedule=" + schedule}));
+  return *config;
+}
+
+planner::StageReport times_of(const std::string& hardware, const std::string& blocks,
+                              const std::string& schedule = "1f1b") {
+  const auto planned = test::good(run::plan_offline(on_hosts(hardware, blocks, schedule), {.ranks = 2}));
+  return planned->stage_times;
+}
+
+}  // namespace
+
+TEST_CASE("unlike stages: each takes the times of its own host, under every schedule") {
+  const test::TemporaryFolder folder;
+  const std::string slow = folder.write("slow.json", test::declared_hardware({.tflops = 0.02}));
+  const std::string fast = folder.write("fast.json", test::declared_hardware({.tflops = 0.08}));
+  for (const char* schedule : {"1f1b", "zero_bubble", "searched"}) {
+    INFO(schedule);
+    const auto all_slow = times_of(slow, "[3,1]", schedule), all_fast = times_of(fast, "[3,1]", schedule);
+    const auto unlike = times_of(fast + ";" + slow, "[3,1]", schedule);
+    CHECK(unlike.compute[0] == Approx(all_fast.compute[0]));
+    CHECK(unlike.compute[1] == Approx(all_slow.compute[1]));
+    CHECK(unlike.makespan < times_of(fast + ";" + slow, "[1,3]", schedule).makespan);
+    CHECK(unlike.makespan < all_slow.makespan);
+    CHECK(unlike.least <= unlike.makespan);
+  }
+}
+
+TEST_CASE("unlike stages: a message takes the slower link of its ends") {
+  const test::TemporaryFolder folder;
+  const std::string narrow = folder.write("narrow.json", test::declared_hardware({.network = 0.05}));
+  const std::string wide = folder.write("wide.json", test::declared_hardware({.network = 1}));
+  const double all_narrow = times_of(narrow, "[2,2]").makespan, all_wide = times_of(wide, "[2,2]").makespan;
+  CHECK(all_narrow > 1.01 * all_wide);
+  CHECK(times_of(narrow + ";" + wide, "[2,2]").makespan == Approx(all_narrow));
+  CHECK(times_of(wide + ";" + narrow, "[2,2]").makespan == Approx(all_narrow));
+}
+
+TEST_CASE("unlike stages: each is held against the memory of its own host") {
+  const test::TemporaryFolder folder;
+  const std::string large = folder.write("large.json", test::declared_hardware({.memory_gib = 16}));
+  const std::string small = folder.write("small.json", test::declared_hardware({.memory_gib = 1e-4}));
+  const Error refused = test::refused(run::plan_offline(on_hosts(large + ";" + small, "[3,1]"), {.ranks = 2}));
+  CHECK(refused.message.find("MB of memory a rank of stage 1 (") != std::string::npos);
+  CHECK(refused.message.ends_with("found 0 MB"));
 }
 
 }  // namespace lancet

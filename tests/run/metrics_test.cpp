@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "file_limit.h"
+#include "good.h"
 #include "lancet/run/run_folder.h"
 #include "log_capture.h"
 #include "program.h"
@@ -27,18 +28,16 @@ run::StepRecord record_of(std::int64_t step) {
 
 TEST_CASE("a record on a full disk leaves only complete lines, and later records follow them") {
   const TemporaryFolder folder;
-  auto file = run::MetricsFile::create(folder / "metrics.jsonl");
-  REQUIRE(file.ok());
+  auto file = test::good(run::MetricsFile::create(folder / "metrics.jsonl"));
   const auto line = run::to_json(record_of(1)).size() + 1;
   {
     const FileLimit limit(2 * line + line / 2);
     REQUIRE(file->write(record_of(1)).ok());
     REQUIRE(file->write(record_of(2)).ok());
-    const Status failed = file->write(record_of(3));
-    REQUIRE_FALSE(failed.ok());
-    CHECK(failed.error().code == ExitCode::data);
-    CHECK(failed.error().message.find("cannot write the record of step 3 to ") != std::string::npos);
-    CHECK(failed.error().message.find('\n') == std::string::npos);
+    const Error failed = test::refused(file->write(record_of(3)));
+    CHECK(failed.code == ExitCode::data);
+    CHECK(failed.message.find("cannot write the record of step 3 to ") != std::string::npos);
+    CHECK(failed.message.find('\n') == std::string::npos);
     CHECK(std::filesystem::file_size(folder / "metrics.jsonl") ==
           run::to_json(record_of(1)).size() + run::to_json(record_of(2)).size() + 2);
     CHECK(test::metrics(folder / "").size() == 2);
@@ -52,15 +51,13 @@ TEST_CASE("a record on a full disk leaves only complete lines, and later records
 
 TEST_CASE("a held-out loss is a separate line, complete or absent") {
   const TemporaryFolder folder;
-  auto file = run::MetricsFile::create(folder / "metrics.jsonl");
-  REQUIRE(file.ok());
+  auto file = test::good(run::MetricsFile::create(folder / "metrics.jsonl"));
   REQUIRE(file->write(record_of(1)).ok());
   const auto bytes = std::filesystem::file_size(folder / "metrics.jsonl");
   {
     const FileLimit limit(bytes + 10);
-    const Status failed = file->write_held_out(1, 0.5);
-    REQUIRE_FALSE(failed.ok());
-    CHECK(failed.error().message.find("cannot write the record of step 1 to ") != std::string::npos);
+    const Error failed = test::refused(file->write_held_out(1, 0.5));
+    CHECK(failed.message.find("cannot write the record of step 1 to ") != std::string::npos);
     CHECK(std::filesystem::file_size(folder / "metrics.jsonl") == bytes);
   }
   REQUIRE(file->write_held_out(1, 0.5).ok());
@@ -128,8 +125,7 @@ TEST_CASE("the remaining time is printed once per step after the first was timed
 TEST_CASE("records of earlier runs are kept under numbers") {
   const TemporaryFolder folder;
   for (int run = 1; run <= 3; ++run) {
-    auto file = run::MetricsFile::create(folder / "metrics.jsonl");
-    REQUIRE(file.ok());
+    auto file = test::good(run::MetricsFile::create(folder / "metrics.jsonl"));
     if (run < 3) REQUIRE(file->write(record_of(run)).ok());
   }
   auto first = [&](const std::string& name) {

@@ -1,9 +1,10 @@
 // A config's costs: measured at their first use, read from the file afterwards.
 #include "lancet/run/step_costs.h"
-#include "doubles/inproc.h"
 
 #include <catch2/catch.hpp>
 
+#include "doubles/inproc.h"
+#include "good.h"
 #include "host_accelerator.h"
 #include "lancet/base/files.h"
 #include "lancet/planner/from_config.h"
@@ -16,8 +17,7 @@ using namespace lancet;
 namespace {
 
 config::Config small() {
-  auto config = config::parse(test::small_config_text, "small.json");
-  if (!config.ok()) FAIL(config.error().message);
+  auto config = test::good(config::parse(test::small_config_text, "small.json"));
   return *config;
 }
 
@@ -43,19 +43,16 @@ TEST_CASE("costs are measured once and then read") {
   config.overlap.profile = folder / "costs.json";
   const auto world = comm::make_self();
   const auto programs = planner::programs_to_profile({config, 1}, 1).value();
-  const auto first = run::ensure_profile(config, *world, programs, {.seconds = no_time});
-  REQUIRE(first.ok());
+  const auto first = test::good(run::ensure_profile(config, *world, programs, {.seconds = no_time}));
   CHECK(cost::op_costs(*first, programs[0]).ok());
   const std::string text = *read_file(config.overlap.profile, "it");
-  const auto second = run::ensure_profile(config, *world, programs, {.seconds = no_time});
-  REQUIRE(second.ok());
+  const auto second = test::good(run::ensure_profile(config, *world, programs, {.seconds = no_time}));
   CHECK(second->ops == first->ops);
   CHECK(*read_file(config.overlap.profile, "it") == text);
   CHECK(cost::read_profile(config.overlap.profile, first->machine)->ops == first->ops);
 
-  const auto renewed =
-      run::ensure_profile(config, *world, programs, {.renew = run::ProfileRequest::Renew::all, .seconds = no_time});
-  REQUIRE(renewed.ok());
+  const auto renewed = test::good(
+      run::ensure_profile(config, *world, programs, {.renew = run::ProfileRequest::Renew::all, .seconds = no_time}));
   CHECK(renewed->ops.size() == first->ops.size());
   CHECK(renewed->ops != first->ops);  // some of a hundred measured doubles differ
 }
@@ -86,13 +83,13 @@ TEST_CASE("a damaged file of costs is replaced where all are measured again, and
   const auto programs = planner::programs_to_profile({config, 1}, 1).value();
   using Renew = run::ProfileRequest::Renew;
   for (const Renew renew : {Renew::nothing, Renew::communication}) {
-    const auto refused = run::ensure_profile(config, *world, programs, {.renew = renew, .seconds = no_time});
-    REQUIRE_FALSE(refused.ok());
-    CHECK(refused.error().message.starts_with(config.overlap.profile + ":"));
-    CHECK(refused.error().message.ends_with("replace it with lancet profile --renew all"));
+    const Error refused =
+        test::refused(run::ensure_profile(config, *world, programs, {.renew = renew, .seconds = no_time}));
+    CHECK(refused.message.starts_with(config.overlap.profile + ":"));
+    CHECK(refused.message.ends_with("replace it with lancet profile --renew all"));
   }
-  const auto measured = run::ensure_profile(config, *world, programs, {.renew = Renew::all, .seconds = no_time});
-  REQUIRE(measured.ok());
+  const auto measured =
+      test::good(run::ensure_profile(config, *world, programs, {.renew = Renew::all, .seconds = no_time}));
   CHECK(cost::read_profile(config.overlap.profile)->ops == measured->ops);
 }
 
@@ -106,13 +103,12 @@ TEST_CASE("a named file of another machine is refused on all ranks and stays as 
   const std::string text = *read_file(config.overlap.profile, "it");
   const auto programs = planner::programs_to_profile({config, 2}, 1).value();
   std::vector<std::string> errors(2);
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto profile = run::ensure_profile(config, world, programs, {.local_ranks = 2, .seconds = no_time});
     if (profile.ok()) return internal_error("expected an error");
     errors[std::size_t(world.rank())] = profile.error().message;
     return {};
-  });
-  REQUIRE(status.ok());
+  }));
   for (const std::string& error : errors)
     CHECK(error == config.overlap.profile +
                        ": expected a profile of 2 ranks a host, inproc, 2 ranks, found one of 1 "
@@ -130,10 +126,10 @@ TEST_CASE("an old file stays until its times are measured again") {
   old.machine.device.build = "an older one";
   old.ops["op"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
-  const auto profile = run::ensure_profile(config, *world, planner::programs_to_profile({config, 1}, 1).value(),
-                                           {.seconds = no_time, .accelerator = &accelerator});
-  REQUIRE_FALSE(profile.ok());
-  CHECK(profile.error().message.find("bytes of memory on") != std::string::npos);
+  const Error profile =
+      test::refused(run::ensure_profile(config, *world, planner::programs_to_profile({config, 1}, 1).value(),
+                                        {.seconds = no_time, .accelerator = &accelerator}));
+  CHECK(profile.message.find("bytes of memory on") != std::string::npos);
   CHECK(cost::read_profile(config.overlap.profile)->ops == old.ops);
 }
 
@@ -145,8 +141,8 @@ TEST_CASE("without a file nothing is kept; the folder of default files is the ca
   REQUIRE(run::ensure_profile(config, *world, programs, {.seconds = no_time}).ok());
   CHECK(folder.names().empty());
   const std::string deep = folder / "deep";
-  const auto profile = run::ensure_profile(config, *world, programs, {.profile_folder = deep, .seconds = no_time});
-  REQUIRE(profile.ok());
+  const auto profile =
+      test::good(run::ensure_profile(config, *world, programs, {.profile_folder = deep, .seconds = no_time}));
   CHECK(cost::read_profile(run::profile_path(config, deep, profile->machine))->ops == profile->ops);
 }
 
@@ -172,9 +168,8 @@ TEST_CASE("times that no default file can keep are measured with a warning; a na
   CHECK(log.find("warning") == std::string::npos);
   CHECK(log.find(", kept in") != std::string::npos);
   config.overlap.profile = file + "/costs.json";
-  const auto refused = measure("", log);
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().code == ExitCode::config);
+  const Error refused = test::refused(measure("", log));
+  CHECK(refused.code == ExitCode::config);
 }
 
 TEST_CASE("a named file that cannot predict the step of one rank is a warning") {
@@ -221,10 +216,8 @@ TEST_CASE("a file of another build is measured again and replaced") {
   old.ops["gone"] = {1, 1, 0};
   REQUIRE(cost::write_profile(config.overlap.profile, old).ok());
   const auto programs = planner::programs_to_profile({config, 1}, 1).value();
-  const auto measured = run::ensure_profile(config, *world, programs, {.seconds = no_time});
-  REQUIRE(measured.ok());
-  const auto held = cost::read_profile(config.overlap.profile);
-  REQUIRE(held.ok());
+  const auto measured = test::good(run::ensure_profile(config, *world, programs, {.seconds = no_time}));
+  const auto held = test::good(cost::read_profile(config.overlap.profile));
   CHECK(held->machine == run::machine_of(config, *world, 1));
   CHECK(held->ops == measured->ops);
   CHECK_FALSE(held->ops.contains("gone"));
@@ -282,13 +275,12 @@ TEST_CASE("a damaged file of costs stops all ranks before anything is measured")
   config.overlap.profile = folder.write("costs.json", "{\"format\": 2}");
   const auto programs = planner::programs_to_profile({config, 2}, 1).value();
   std::vector<Error> errors(2);
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto profile = run::ensure_profile(config, world, programs, {.local_ranks = 2, .seconds = no_time});
     if (profile.ok()) return internal_error("expected an error");
     errors[std::size_t(world.rank())] = profile.error();
     return {};
-  });
-  REQUIRE(status.ok());
+  }));
   for (const Error& error : errors) {
     CHECK(error.code == ExitCode::config);
     CHECK(error.message.find("costs.json: profile: expected the field cpu, found none") != std::string::npos);

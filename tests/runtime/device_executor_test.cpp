@@ -3,6 +3,7 @@
 #include <set>
 #include <thread>
 
+#include "good.h"
 #include "host_accelerator.h"
 #include "support.h"
 
@@ -23,8 +24,7 @@ struct StreamRun {
   StreamRun(HostAccelerator& on, std::string_view text, comm::Communicator* expert = nullptr,
             comm::Communicator* reduce = nullptr)
       : accelerator(on) {
-    auto parsed = ir::parse_plan(text);
-    if (!parsed.ok()) FAIL(parsed.error().message);
+    auto parsed = test::good(ir::parse_plan(text));
     plan = *parsed;
     if (const Status sound = ir::verify(plan); !sound.ok()) FAIL(sound.error().message);
     store.place_on(accelerator.device());
@@ -37,8 +37,7 @@ struct StreamRun {
             comm::all_ranks(streams.emplace_back(std::make_unique<HostQueueCommunicator>(*comm)).get());
       ++stream;
     }
-    auto made = runtime::Executor::create(plan, store, options);
-    if (!made.ok()) FAIL(made.error().message);
+    auto made = test::good(runtime::Executor::create(plan, store, options));
     executor = std::move(*made);
   }
   void input(std::string_view name, const Values& values) {
@@ -54,8 +53,7 @@ struct StreamRun {
     require_done(store.write(store[name], 0, std::as_bytes(std::span(values))));
   }
   Values get(std::string_view name) {
-    auto values = store.read<float>(name);
-    if (!values.ok()) FAIL(values.error().message);
+    auto values = test::good(store.read<float>(name));
     return *values;
   }
 };
@@ -231,10 +229,9 @@ TEST_CASE("streams: a stream that fails ends all, with its name") {
   StreamRun run(accelerator, three_streams, &expert, &reduce);
   require_done(within(std::chrono::seconds(60), *run.executor));
   first_run = false;
-  const Status status = within(std::chrono::seconds(60), *run.executor);
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().code == ExitCode::communication);
-  CHECK(status.error().message == "stream expert: rank 1 is gone");
+  const Error status = test::refused(within(std::chrono::seconds(60), *run.executor));
+  CHECK(status.code == ExitCode::communication);
+  CHECK(status.message == "stream expert: rank 1 is gone");
   CHECK(reduce.aborts() > 0);
 }
 
@@ -330,16 +327,14 @@ struct DesertedRun {
 
   DesertedRun(bool waits, std::chrono::milliseconds timeout, comm::DeviceCommunicator* expert = nullptr)
       : accelerator(waits) {
-    auto plan = ir::parse_plan(three_streams);
-    REQUIRE(plan.ok());
+    auto plan = test::good(ir::parse_plan(three_streams));
     store.place_on(accelerator.device());
     store.add(plan->program);
-    auto made =
+    auto made = test::good(
         runtime::Executor::create(*plan, store,
                                   {.groups = {comm::Groups(), comm::all_ranks(expert), comm::all_ranks(&reduce)},
                                    .accelerator = &accelerator,
-                                   .timeout = timeout});
-    if (!made.ok()) FAIL(made.error().message);
+                                   .timeout = timeout}));
     executor = std::move(*made);
   }
 };
@@ -355,13 +350,12 @@ TEST_CASE("streams: a missing peer ends the step after the timeout, with the str
     run.reduce.deserted = true;
   }
   const auto start = std::chrono::steady_clock::now();
-  const Status status = within(std::chrono::seconds(60), *run.executor);
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().code == ExitCode::communication);
-  CHECK(status.error().message ==
+  const Error status = test::refused(within(std::chrono::seconds(60), *run.executor));
+  CHECK(status.code == ExitCode::communication);
+  CHECK(status.message ==
         "stream reduce: [3] all_reduce at d: expected all 4 ranks within 1 s by test, found that it did not end; "
         "nothing came from rank 3");
-  CHECK(run.reduce.aborted_why == status.error().message);
+  CHECK(run.reduce.aborted_why == status.message);
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::seconds(1));
 }
 
@@ -385,9 +379,8 @@ TEST_CASE("streams: communicators whose destruction waits for all streams and fo
   };
   expert.before_abort = run.reduce.before_abort = meet;
   run.reduce.deserted = true;
-  const Status status = within(std::chrono::seconds(60), *run.executor);
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message.starts_with("stream reduce: [3] all_reduce at d: "));
+  const Error status = test::refused(within(std::chrono::seconds(60), *run.executor));
+  CHECK(status.message.starts_with("stream reduce: [3] all_reduce at d: "));
   CHECK(met == 2);
 }
 
@@ -399,9 +392,8 @@ TEST_CASE("streams: a stream's communicator reserves the maximum of its calls") 
 TEST_CASE("streams: a transport's own error ends the step long before the timeout") {
   DesertedRun run(false, std::chrono::hours(1));
   run.reduce.failure = communication_error("a connection broke");
-  const Status status = within(std::chrono::seconds(60), *run.executor);
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message == "stream reduce: [3] all_reduce at d: a connection broke");
+  const Error status = test::refused(within(std::chrono::seconds(60), *run.executor));
+  CHECK(status.message == "stream reduce: [3] all_reduce at d: a connection broke");
 }
 
 TEST_CASE("streams: only the stream of a transport's calls asks for their errors") {
@@ -410,9 +402,8 @@ TEST_CASE("streams: only the stream of a transport's calls asks for their errors
   require_done(within(std::chrono::seconds(60), *run.executor));
   run.reduce.deserted = true;
   run.reduce.checked_by.clear();
-  const Status status = within(std::chrono::seconds(60), *run.executor);
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message.starts_with("stream reduce: [3] all_reduce at d: expected all 4 ranks within 1 s"));
+  const Error status = test::refused(within(std::chrono::seconds(60), *run.executor));
+  CHECK(status.message.starts_with("stream reduce: [3] all_reduce at d: expected all 4 ranks within 1 s"));
   CHECK(run.reduce.checked_by.size() == 1);
 }
 
@@ -431,9 +422,8 @@ TEST_CASE("streams: a failure in the first run is named with its instruction") {
   FakeCommunicator expert([](std::span<float>) -> Status { return communication_error("rank 1 is gone"); });
   FakeCommunicator reduce(doubled);
   StreamRun run(accelerator, three_streams, &expert, &reduce);
-  const Status status = within(std::chrono::seconds(60), *run.executor);
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message == "stream expert: [2] all_reduce at c: rank 1 is gone");
+  const Error status = test::refused(within(std::chrono::seconds(60), *run.executor));
+  CHECK(status.message == "stream expert: [2] all_reduce at c: rank 1 is gone");
   CHECK(reduce.aborts() > 0);
 }
 
@@ -443,8 +433,7 @@ TEST_CASE("streams: a number that is not finite is found at the instruction that
   run.set("w", {1, 2e38f, 3, 4});
   run.input("x", {0, 1e38f, 0, 0});
   require_done(run.executor->run());
-  const auto found = run.executor->find_non_finite();
-  REQUIRE(found.ok());
+  const auto found = test::good(run.executor->find_non_finite());
   REQUIRE(found->has_value());
   CHECK(runtime::to_string(run.plan.program, **found) == "%1 : f32[4] = add at b (forward), element 1 is inf");
 }
@@ -465,10 +454,9 @@ TEST_CASE("streams: every instruction has its own time on request") {
 TEST_CASE("streams: an unsupported feature of an accelerator is an error") {
   HostAccelerator small({.bytes = 100});
   runtime::TensorStore store;
-  auto plan = ir::parse_plan(
+  auto plan = test::good(ir::parse_plan(
       "plan {a=1}\narena 128\ninput @x : f32[2]\n[0] %0 : f32[2] = add(@x, @x)  # compute forward | at 64\noutput y = "
-      "%0\n");
-  REQUIRE(plan.ok());
+      "%0\n"));
   auto made = runtime::Executor::create(*plan, store, {.accelerator = &small});
   REQUIRE_FALSE(made.ok());
   CHECK(made.error().message == "expected 128 bytes of memory on host queue, found 100 free");
@@ -482,11 +470,9 @@ TEST_CASE("streams: an unsupported feature of an accelerator is an error") {
 }
 
 TEST_CASE("streams: a missing or invalid plugin is a config error") {
-  const auto missing = runtime::load_module("/nowhere/liblancet_cuda.so");
-  REQUIRE_FALSE(missing.ok());
-  CHECK(missing.error().code == ExitCode::config);
-  CHECK(missing.error().message.find("/nowhere/liblancet_cuda.so") != std::string::npos);
-  const auto other = runtime::load_module(LANCET_SOURCE_DIR "/README.md");
-  REQUIRE_FALSE(other.ok());
-  CHECK(other.error().message.find("cannot load the module") != std::string::npos);
+  const Error missing = test::refused(runtime::load_module("/nowhere/liblancet_cuda.so"));
+  CHECK(missing.code == ExitCode::config);
+  CHECK(missing.message.find("/nowhere/liblancet_cuda.so") != std::string::npos);
+  const Error other = test::refused(runtime::load_module(LANCET_SOURCE_DIR "/README.md"));
+  CHECK(other.message.find("cannot load the module") != std::string::npos);
 }

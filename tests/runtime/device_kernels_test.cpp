@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "good.h"
 #include "host_accelerator.h"
 #include "support.h"
 
@@ -77,8 +78,7 @@ output y = %1
 }  // namespace
 
 TEST_CASE("updates are bound as one up to a flag, another op or a dependency, and keep their values") {
-  auto plan = ir::parse_plan(plan_text);
-  if (!plan.ok()) FAIL(plan.error().message);
+  auto plan = test::good(ir::parse_plan(plan_text));
   JoiningAccelerator accelerator;
   const runtime::Streams streams = runtime::streams_of(*plan);
   const auto flags = runtime::plan_flags(streams, [](std::int32_t) { return true; });
@@ -95,11 +95,10 @@ TEST_CASE("updates are bound as one up to a flag, another op or a dependency, an
   store.place_on(accelerator.device());
   store.add(plan->program);
   JoiningAccelerator::joined.clear();
-  auto executor =
+  auto executor = test::good(
       runtime::Executor::create(*plan, store,
                                 {.groups = {comm::Groups(), comm::all_ranks(&on_device), comm::all_ranks(&on_device)},
-                                 .accelerator = &accelerator});
-  if (!executor.ok()) FAIL(executor.error().message);
+                                 .accelerator = &accelerator}));
   CHECK(JoiningAccelerator::joined == std::vector<std::size_t>{2, 2, 2});
   const std::vector<float> start{1, 2, 3, 4};
   for (int step = 0; step < 3; ++step) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "good.h"
 #include "support.h"
 
 using namespace lancet;
@@ -197,12 +198,11 @@ TEST_CASE("a name that the plan or the store lacks is an error") {
   REQUIRE_THROWS_AS(run.executor->input("y"), InternalError);
   REQUIRE_THROWS_AS(run.executor->output("x"), InternalError);
 
-  auto plan = ir::parse_plan("plan {a=1}\narena 0\ninput @x : f32[2]\n[0] frobnicate(@x)  # compute forward h.0\n");
-  REQUIRE(plan.ok());
+  auto plan =
+      test::good(ir::parse_plan("plan {a=1}\narena 0\ninput @x : f32[2]\n[0] frobnicate(@x)  # compute forward h.0\n"));
   runtime::TensorStore store;
-  const auto unknown = runtime::Executor::create(*plan, store, {});
-  REQUIRE_FALSE(unknown.ok());
-  REQUIRE(unknown.error().message == "op frobnicate has no kernel on the CPU");
+  const Error unknown = test::refused(runtime::Executor::create(*plan, store, {}));
+  REQUIRE(unknown.message == "op frobnicate has no kernel on the CPU");
 
   plan = ir::parse_plan("plan {a=1}\narena 0\nstate @s : f32[2]\n[0] zero(&@s)  # compute update\n");
   REQUIRE(plan.ok());
@@ -313,20 +313,18 @@ TEST_CASE("an error in one stream stops all streams and names the instruction") 
   FakeCommunicator expert([&](std::span<float>) { return blocked->block(); });  // until it is aborted
   blocked = &expert;
   Run run(three_streams, streams(&expert, &reduce));
-  const Status status = within(std::chrono::seconds(50), *run.executor);
-  REQUIRE_FALSE(status.ok());
-  REQUIRE(status.error().code == ExitCode::communication);
-  REQUIRE(status.error().message == "stream reduce: [3] all_reduce at d: rank 1 did not arrive");
+  const Error status = test::refused(within(std::chrono::seconds(50), *run.executor));
+  REQUIRE(status.code == ExitCode::communication);
+  REQUIRE(status.message == "stream reduce: [3] all_reduce at d: rank 1 did not arrive");
   REQUIRE(expert.aborts() >= 1);
 }
 
 TEST_CASE("an exception in a stream is handled like an error") {
   FakeCommunicator expert([](std::span<float>) -> Status { throw InternalError("stream on fire"); }), reduce(doubled);
   Run run(three_streams, streams(&expert, &reduce));
-  const Status status = within(std::chrono::seconds(50), *run.executor);
-  REQUIRE_FALSE(status.ok());
-  REQUIRE(status.error().code == ExitCode::internal);
-  REQUIRE(status.error().message == "stream expert: [2] all_reduce at c: stream on fire");
+  const Error status = test::refused(within(std::chrono::seconds(50), *run.executor));
+  REQUIRE(status.code == ExitCode::internal);
+  REQUIRE(status.message == "stream expert: [2] all_reduce at c: stream on fire");
 }
 
 TEST_CASE("a run after a failed one starts from scratch") {
@@ -374,7 +372,7 @@ output mine = %6
 }  // namespace
 
 TEST_CASE("instructions go over the groups of ranks that they name") {
-  const Status status = comm::run_inproc(4, [](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(4, [](comm::Communicator& world) -> Status {
     const int rank = world.rank();
     const std::vector<int> data{rank % 2, rank % 2 + 2}, expert{rank / 2 * 2, rank / 2 * 2 + 1};
     LANCET_ASSIGN(const auto of_data, world.split(data));
@@ -409,6 +407,5 @@ TEST_CASE("instructions go over the groups of ranks that they name") {
     if (alone.ok() || alone.error().message.find("a group that is not open on the stream reduce") == std::string::npos)
       return internal_error("the missing group of all ranks");
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
 }

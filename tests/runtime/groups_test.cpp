@@ -1,16 +1,21 @@
 // Plans whose instructions go over groups of ranks: on the CPU, on a device, and on an emulated device, which sends
 // messages of the right number and size, and no values.
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "declared_hardware.h"
 #include "doubles/inproc.h"
+#include "good.h"
 #include "host_accelerator.h"
+#include "lancet/base/clock.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/plan.h"
+#include "runtime/emulated_kernels.h"
 #include "support.h"
 
-using namespace lancet;
-using namespace lancet::test;
+namespace lancet {
+
+using namespace test;
 
 namespace {
 
@@ -55,9 +60,8 @@ output y = %3
 }  // namespace
 
 TEST_CASE("an emulated device sends the messages of groups, scaled, and touches no tensor") {
-  const auto hardware = cost::parse_hardware(declared_hardware(), "test");
-  REQUIRE(hardware.ok());
-  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+  const auto hardware = test::good(cost::parse_hardware(declared_hardware(), "test"));
+  test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
     const int rank = world.rank();
     std::size_t bytes = 0;
     int calls = 0;
@@ -92,13 +96,11 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
     }
     if (std::ranges::count(arena, std::byte{0x5a}) != std::ssize(arena)) return internal_error("a tensor was touched");
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
 }
 
 TEST_CASE("an emulated device knows the latency of messages between stages, and of sums over some of them") {
-  const auto hardware = cost::parse_hardware(declared_hardware({.latency_us = 50'000}), "test");
-  REQUIRE(hardware.ok());
+  const auto hardware = test::good(cost::parse_hardware(declared_hardware({.latency_us = 50'000}), "test"));
   const auto of_stages = ir::parse(R"(program test
 input @x : f32[64,32]
 send_next(@x)  # send_next forward a
@@ -109,7 +111,7 @@ output y = %2
 )");
   if (!of_stages.ok()) FAIL(of_stages.error().message);
   // A message to the next host takes 50 ms; a sum over two hosts two hops of 10 ms, over three hosts four.
-  const Status status = comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto device,
                   runtime::EmulatedDevice::create(
                       {.hosts = {*hardware}, .layout = {3, 3, ir::Mesh{{3, 1, 1, 1}}}, .rank = world.rank()}));
@@ -124,15 +126,13 @@ output y = %2
     LANCET_TRY(check("receive", device->message_latency_ns(list[1]), 50));
     if (world.rank() != 1) LANCET_TRY(check("two stages", device->all_reduce_latency_ns(list[2]), 20));
     return check("all stages", device->all_reduce_latency_ns(list[3]), 40);
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
 }
 
 TEST_CASE("an emulated device knows the latency of every group of a program, and of messages to some of its ranks") {
   // 50 ms, within a host too, and 20 ms for every message to another host after the first.
-  const auto hardware = cost::parse_hardware(declared_hardware({.latency_us = 50'000}), "test",
-                                             "network.message_us=20000,network.latency_us=50000");
-  REQUIRE(hardware.ok());
+  const auto hardware = test::good(cost::parse_hardware(declared_hardware({.latency_us = 50'000}), "test",
+                                                        "network.message_us=20000,network.latency_us=50000"));
   const auto program = ir::parse(R"(program test
 input @x : f32[64,32]
 %0 : f32[64,32] = sum_shards(@x) {axes="data,expert", shards=4}  # expert forward a
@@ -147,7 +147,7 @@ output y = %1
   // Two ranks a host. a: 3 messages; b and e stay on the host; c: in two steps, 3 messages; d: 3/8 of the 6 ranks on
   // other hosts; f: one message.
   const std::vector<double> declared{90, 50, 140, 75, 50, 50};
-  const Status status = comm::run_inproc(8, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(8, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto device,
                   runtime::EmulatedDevice::create(
                       {.hosts = {*hardware}, .layout = {8, 4, ir::Mesh{{1, 2, 2, 2}}}, .rank = world.rank()}));
@@ -164,8 +164,7 @@ output y = %1
       if (!(device->all_reduce_latency_ns(all_reduce) > 0)) return internal_error(group);
     }
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
 }
 
 TEST_CASE("collectives over groups compute the same on the CPU and on a device") {
@@ -207,3 +206,98 @@ TEST_CASE("collectives over groups compute the same on the CPU and on a device")
   INFO((status.ok() ? "" : status.error().message));
   CHECK(status.ok());
 }
+
+// The times that Pace gives to instructions. Bounds from above are far from what they exclude, since other processes
+// may hold up this one.
+
+namespace {
+
+using namespace std::chrono_literals;
+using ir::Stream;
+
+constexpr double ms = 1e6;  // ns
+
+ir::Plan plan_of(std::initializer_list<Stream> streams) {
+  ir::Plan plan;
+  for (const Stream stream : streams) {
+    ir::Instruction at;
+    at.stream = stream;
+    plan.program.instructions.push_back(at);
+  }
+  plan.waits.resize(streams.size());
+  return plan;
+}
+
+class Stopwatch {
+ public:
+  double passed_ms() const { return seconds_since(start_) * 1e3; }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+TEST_CASE("delays between computations do not add up, since their ideal ends follow each other") {
+  const ir::Plan plan = plan_of({Stream::compute, Stream::compute, Stream::compute, Stream::compute, Stream::compute});
+  runtime::Pace pace(plan, 0, 2);
+  pace.begin_step();
+  const Stopwatch watch;
+  for (std::int32_t i = 0; i < 5; ++i) {
+    std::this_thread::sleep_for(30ms);
+    pace.compute(i, 20 * ms);  // 40 ms of the host each
+  }
+  CHECK(watch.passed_ms() >= 200);
+  CHECK(watch.passed_ms() < 300);  // 350 with the delays
+  CHECK(pace.late_ns() == 0);
+}
+
+TEST_CASE("an instruction takes no time in a run that leaves it out, though it took some in the run before") {
+  const ir::Plan plan = plan_of({Stream::compute, Stream::compute, Stream::compute});
+  runtime::Pace pace(plan, 0, 1);
+  for (const bool left_out : {false, true}) {
+    pace.begin_step();
+    const Stopwatch watch;
+    pace.compute(0, 20 * ms);
+    if (left_out)
+      pace.leave_out(1);
+    else
+      pace.compute(1, 200 * ms);
+    pace.compute(2, 20 * ms);
+    CHECK(watch.passed_ms() >= (left_out ? 40 : 240));
+    if (left_out) CHECK(watch.passed_ms() < 240);
+  }
+}
+
+TEST_CASE("a message takes its share of the device, for no longer than it takes alone") {
+  const ir::Plan plan = plan_of({Stream::expert, Stream::compute});
+  const auto computed_ms = [&](double alone_ns) {
+    runtime::Pace pace(plan, 0, 1);
+    pace.begin_step();
+    pace.begin_message(0, alone_ns, 0.5);
+    const Stopwatch watch;
+    pace.compute(1, 50 * ms);
+    return watch.passed_ms();
+  };
+  CHECK(computed_ms(1000 * ms) >= 98);  // half of the device until its end
+  CHECK(computed_ms(10 * ms) >= 54);
+  CHECK(computed_ms(10 * ms) < 90);
+}
+
+TEST_CASE("late is what this machine adds to messages: to their start and to their latency") {
+  const ir::Plan plan = plan_of({Stream::expert, Stream::expert});
+  runtime::Pace pace(plan, 0, 1);
+  pace.begin_step();
+  std::this_thread::sleep_for(20ms);
+  pace.begin_message(0, ms, 0);  // its ideal start was 0
+  CHECK(pace.late_ns() >= 20 * ms);
+  pace.end_message(0, -30 * ms);  // messages take 30 ms longer than they should
+  CHECK(pace.late_ns() >= 50 * ms);
+  pace.begin_message(1, ms, 0);  // right after the one before
+  pace.end_message(1, 10 * ms);
+  CHECK(pace.late_ns() < 100 * ms);
+  pace.begin_step();
+  CHECK(pace.late_ns() == 0);
+}
+
+}  // namespace lancet

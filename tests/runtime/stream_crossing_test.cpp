@@ -1,6 +1,7 @@
 // Streams that wait for each other, tried when a device is opened.
 #include <catch2/catch.hpp>
 
+#include "good.h"
 #include "host_accelerator.h"
 #include "lancet/ir/program.h"
 #include "lancet/runtime/accelerator.h"
@@ -19,8 +20,7 @@ TEST_CASE("opening a device crosses its streams") {
                                       return std::unique_ptr<Accelerator>(std::make_unique<test::HostAccelerator>(
                                           test::HostQueueOptions{.streams = &opened_streams}));
                                     }};
-  const auto opened = open_device(module, 0);
-  REQUIRE(opened.ok());
+  const auto opened = test::good(open_device(module, 0));
   CHECK(opened_streams == static_cast<int>(ir::device_stream_count));
 }
 
@@ -31,8 +31,7 @@ TEST_CASE("the streams of a device cross, and are those that executors get") {
   CHECK(crossed.ok());
   CHECK(streams == static_cast<int>(ir::device_stream_count));
   for (std::size_t stream = 0; stream < ir::device_stream_count; ++stream) {
-    const auto shared = device->shared_stream(stream);
-    REQUIRE(shared.ok());
+    const auto shared = test::good(device->shared_stream(stream));
     CHECK(*(*shared)->idle());
   }
   CHECK(streams == static_cast<int>(ir::device_stream_count));
@@ -42,10 +41,9 @@ TEST_CASE("the streams of a device cross, and are those that executors get") {
 TEST_CASE("streams that block each other are refused in one line after the deadline") {
   const auto device = test::make_host_queue({.one_queue = true});
   const auto start = std::chrono::steady_clock::now();
-  const Status crossed = cross_streams(*device, 300ms);
-  REQUIRE_FALSE(crossed.ok());
-  CHECK(crossed.error().code == ExitCode::config);
-  CHECK(crossed.error().message ==
+  const Error crossed = test::refused(cross_streams(*device, 300ms));
+  CHECK(crossed.code == ExitCode::config);
+  CHECK(crossed.message ==
         "device: expected streams of host queue that wait for each other to end within 0.3 s, found that they block "
         "each other; MPS or a debugger may leave them too few hardware queues");
   const auto took = std::chrono::steady_clock::now() - start;
@@ -56,11 +54,10 @@ TEST_CASE("streams that block each other are refused in one line after the deadl
 
 TEST_CASE("copies that have not ended where a flag says so are refused in one line") {
   const auto device = test::make_host_queue({.dropped_copy = GENERATE(1, 2, 3, 4, 23)});  // of 24
-  const Status crossed = cross_streams(*device);
-  REQUIRE_FALSE(crossed.ok());
-  CHECK(crossed.error().code == ExitCode::config);
-  CHECK(crossed.error().message.find("device: expected copies between the streams of host queue to have ended where a "
-                                     "flag says so: 0x5eed000") == 0);
+  const Error crossed = test::refused(cross_streams(*device));
+  CHECK(crossed.code == ExitCode::config);
+  CHECK(crossed.message.find("device: expected copies between the streams of host queue to have ended where a "
+                             "flag says so: 0x5eed000") == 0);
   CHECK(device->free_bytes() == std::int64_t{1} << 40);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "good.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/ir/plan.h"
 #include "lancet/runtime/executor.h"
@@ -72,13 +73,11 @@ struct Run {
   std::unique_ptr<runtime::Executor> executor;
 
   explicit Run(std::string_view text, const runtime::ExecutorOptions& options = {}) {
-    auto parsed = ir::parse_plan(text);
-    if (!parsed.ok()) FAIL(parsed.error().message);
+    auto parsed = test::good(ir::parse_plan(text));
     plan = *parsed;
     if (const Status sound = ir::verify(plan); !sound.ok()) FAIL(sound.error().message);
     store.add(plan.program);
-    auto made = runtime::Executor::create(plan, store, options);
-    if (!made.ok()) FAIL(made.error().message);
+    auto made = test::good(runtime::Executor::create(plan, store, options));
     executor = std::move(*made);
   }
   std::span<float> input(std::string_view name) { return span(executor->input(name)); }

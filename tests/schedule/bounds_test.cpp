@@ -2,7 +2,6 @@
 #include "lancet/schedule/bounds.h"
 
 #include <limits>
-#include <string>
 
 #include "schedule/ideal_jobs.h"
 #include "steps/support.h"

@@ -66,11 +66,14 @@ def wrong_hardware_files():
         for change, error in (
                 (lambda text: text[:-3], f"{file}: expected a hardware file, found one that cannot be read: "),
                 (lambda text: text.replace('"nic_gbit_per_s": {"value": 100', '"nic_gbit_per_s": {"value": "fast"'),
-                 f'{file}: network.nic_gbit_per_s.value: expected a number from 1e-06 to 1e+09, found "fast"'),
+                 f"{file}: expected numbers with their sources, found TypeError "),
+                (lambda text: text.replace('"nics": {"value": 1', '"nics": {"value": 0'),
+                 f"{file}: network.nics.value: expected a number from 1 to 4096, found 0"),
                 (lambda text: text.replace("[[2, 70, 0.8]", "[[2, 70, 1.8]"),
-                 f"{file}: network.all_to_all_efficiency.points: expected a list of [places, MB, share], found [[2, 70, 1.8]"),
+                 f"{file}: network.all_to_all_efficiency.points: expected a list of [places, MB, share], found "
+                 "[[2, 70, 1.8]"),
                 (lambda text: text.replace('"nics"', '"cards"'),
-                 f"{file}: network.nics.value: expected a number from 1 to 4096, found none")):
+                 f"{file}: expected numbers with their sources, found KeyError 'nics'")):
             file.write_text(change(HARDWARE.read_text()))
             refused(f"up --hosts 2 --hardware {file} {options}", error)
         for tool in ("bash", "dirname", "awk"):
@@ -155,24 +158,11 @@ def unlike_hosts():
 
 
 def hosts_of_unlike_speed():
-    """Each host's own rate, and one that has a core for a part of the time."""
+    """Each host's link has a rate of its own."""
     assert command("up", "--hosts", "2", "--rate", "20mbit,10mbit").returncode == 0
     assert paced_kbit("data0", "data1") == [20_000, 10_000]
-    refused("run --cores 1,0.2 -- true", "expected --cores of 0, or from 0.25 to 200, found '0.2'")
-    refused("run --cores 1,1,1 -- true", "expected --cores for all hosts, or 2 of them for as many hosts, found '1,1,1'")
-    groups = command("run", "--cores", "1,0.5", "--", "cat", "/proc/self/cgroup")
-    if groups.returncode == 77:  # no control groups here
-        print("SKIPPED: hosts with a part of a core:", groups.stderr.strip())
-        return
-    assert groups.returncode == 0, groups
-    assert [f"/{NAME}{host}\n" in groups.stdout for host in (0, 1)] == [False, True], groups
-    limits = {path.name: path.read_text().split() for path in pathlib.Path("/sys/fs/cgroup").glob(f"**/{NAME}1/cpu.*")}
-    if "cpu.max" in limits:
-        assert limits["cpu.max"] == ["2000", "4000"], limits
-    else:
-        assert (limits["cpu.cfs_quota_us"], limits["cpu.cfs_period_us"]) == (["2000"], ["4000"]), limits
+    refused("run --cores 1,1 -- true", "expected --cores from 0 to 200, found '1,1'")
     assert command("down").returncode == 0
-    assert not list(pathlib.Path("/sys/fs/cgroup").glob(f"**/{NAME}1"))
 
 
 wrong_command_lines()

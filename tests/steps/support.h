@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "good.h"
 #include "lancet/ir/plan.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/passes/passes.h"
@@ -16,8 +17,7 @@ inline void require_sound(const Status& status) {
 
 // A Program that fits the catalogue.
 inline ir::Program program(std::string_view text) {
-  auto parsed = ir::parse(text);
-  if (!parsed.ok()) FAIL(parsed.error().message);
+  auto parsed = test::good(ir::parse(text));
   require_sound(ops::verify(*parsed));
   return *parsed;
 }
@@ -32,10 +32,8 @@ inline std::string text_of(const ir::Program& p) {
 
 // What one rank of the mesh executes of a logical Program.
 inline ir::Program of_rank(const ir::Program& logical, const ir::Mesh& mesh) {
-  const auto sharded = passes::shard(logical, mesh);
-  if (!sharded.ok()) FAIL(sharded.error().message);
-  auto rank = passes::partition_spmd(*sharded, mesh);
-  if (!rank.ok()) FAIL(rank.error().message);
+  const auto sharded = test::good(passes::shard(logical, mesh));
+  auto rank = test::good(passes::partition_spmd(*sharded, mesh));
   return *rank;
 }
 

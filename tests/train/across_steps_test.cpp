@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "declared_costs.h"
+#include "good.h"
 #include "host_accelerator.h"
 #include "lancet/base/files.h"
 #include "lancet/ir/dependencies.h"
@@ -48,10 +49,8 @@ struct BorderCosts final : cost::Costs {
 };
 
 ir::Plan plan_in(const std::string& run) {
-  const auto text = read_file(run + "/plan.ir", "a plan");
-  REQUIRE(text.ok());
-  const auto plan = ir::parse_plan(*text);
-  REQUIRE(plan.ok());
+  const auto text = test::good(read_file(run + "/plan.ir", "a plan"));
+  const auto plan = test::good(ir::parse_plan(*text));
   REQUIRE(ir::verify(*plan).ok());
   return *plan;
 }
@@ -252,7 +251,7 @@ Held train_steps(const config::Config& config, int steps, bool on_device, int la
   Held held;
   std::vector<std::vector<std::vector<std::byte>>> of_ranks(2);
   const BorderCosts costs;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     HostAccelerator accelerator({.pause_us = 20});
     train::TrainerOptions options{.local_ranks = 2, .costs = &costs};
     if (on_device) options.accelerator = &accelerator;
@@ -280,8 +279,7 @@ Held train_steps(const config::Config& config, int steps, bool on_device, int la
       LANCET_TRY(trainer->store().read(tensor, 0, bytes));
     }
     return {};
-  });
-  if (!status.ok()) throw InternalError(status.error().message);
+  }));
   for (auto& of_rank : of_ranks)
     for (auto& bytes : of_rank) held.tensors.push_back(std::move(bytes));
   return held;
@@ -319,7 +317,7 @@ TEST_CASE("across steps: a norm that is not finite is an error of its own step, 
   config.train.gradient_accumulation_steps = 2;
   const bool settles = GENERATE(true, false);
   const BorderCosts costs;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .costs = &costs}));
     runtime::NamedTensor& sum = trainer->store()["h.3.attn.c_proj.weight.grad"];
     sum.memory.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
@@ -336,8 +334,7 @@ TEST_CASE("across steps: a norm that is not finite is an error of its own step, 
     CHECK(error.message.starts_with("step 1: expected a finite loss and gradient norm, found loss 4."));
     CHECK(trainer->last_record().step == 1);
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
 }
 
 TEST_CASE("across steps: a step that is skipped leaves gathers that change no weight") {
@@ -392,13 +389,11 @@ TEST_CASE("across steps: a plan file is read back, and refused where an edit bre
   REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
   const std::string text = *read_file(folder / "run/plan.ir", "a plan");
   const auto error_of = [&](const std::string& edited) {
-    const auto read = planner::read_plan(folder.write("edited.ir", edited), {config, 2});
-    REQUIRE_FALSE(read.ok());
-    CHECK(read.error().code == ExitCode::config);
-    return read.error().message;
+    const Error read = test::refused(planner::read_plan(folder.write("edited.ir", edited), {config, 2}));
+    CHECK(read.code == ExitCode::config);
+    return read.message;
   };
-  const auto read = planner::read_plan(folder / "run/plan.ir", {config, 2});
-  if (!read.ok()) FAIL(read.error().message);
+  const auto read = test::good(planner::read_plan(folder / "run/plan.ir", {config, 2}));
   CHECK(ir::print(*read) == text);
   const auto at = text.find(", @schedule@-1)");
   REQUIRE(at != std::string::npos);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "count_allocations.h"
+#include "good.h"
 #include "lancet/data/token_file.h"
 #include "temporary_folder.h"
 #include "train/support.h"
@@ -12,8 +13,7 @@ namespace {
 // The number of allocations of each of ten steps after the first, on one rank.
 std::vector<long> allocations_a_step(const config::Config& config) {
   const auto world = comm::make_self();
-  auto trainer = train::Trainer::create(config, *world);
-  if (!trainer.ok()) FAIL(trainer.error().message);
+  auto trainer = test::good(train::Trainer::create(config, *world));
   REQUIRE((*trainer)->step(0).ok());
   std::vector<long> counts(10);
   bool ok = true;
@@ -38,8 +38,7 @@ TEST_CASE("a training step allocates nothing after the first") {
   SECTION("a token file") {
     std::vector<data::TokenId> tokens(4096);
     for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = data::TokenId(i * i % 67);
-    auto writer = data::TokenWriter::create(folder / "train.bin", 67, 0);
-    REQUIRE(writer.ok());
+    auto writer = test::good(data::TokenWriter::create(folder / "train.bin", 67, 0));
     REQUIRE(writer->append(tokens).ok());
     REQUIRE(writer->finish().ok());
     config.data.synthetic = false;

@@ -2,13 +2,13 @@
 #include "lancet/data/batches.h"
 
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <numeric>
 #include <set>
 #include <vector>
 
+#include "good.h"
 #include "lancet/data/token_file.h"
 #include "lancet/train/trainer.h"
 #include "program.h"
@@ -24,8 +24,7 @@ constexpr std::int64_t length = 4;
 void write_counting_tokens(const std::string& path, int count) {
   std::vector<data::TokenId> tokens(static_cast<std::size_t>(count));
   std::iota(tokens.begin(), tokens.end(), 0);
-  auto writer = data::TokenWriter::create(path, 1000, 0);
-  REQUIRE(writer.ok());
+  auto writer = test::good(data::TokenWriter::create(path, 1000, 0));
   REQUIRE(writer->append(tokens).ok());
   REQUIRE(writer->finish().ok());
 }
@@ -44,8 +43,7 @@ config::Config evaluation_config(const std::string& path, std::int64_t sequences
 std::map<std::int64_t, int> counted_windows(const config::Config& config, int ranks, std::int64_t sequences) {
   std::map<std::int64_t, int> counted;
   for (int rank = 0; rank < ranks; ++rank) {
-    auto evaluation = data::evaluation_batches(config, {}, rank, ranks);
-    REQUIRE(evaluation.ok());
+    auto evaluation = test::good(data::evaluation_batches(config, {}, rank, ranks));
     REQUIRE(evaluation->has_value());
     CHECK((*evaluation)->sequences == sequences);
     const std::int64_t rows = 8 * ranks;
@@ -75,8 +73,7 @@ std::map<std::int64_t, std::int64_t> numbers_of_run(config::Config config, int r
   const auto rows = std::size_t(config.train.micro_batch_size);
   std::map<std::int64_t, std::int64_t> numbers;
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto batches = data::training_batches(config, {}, rank, ranks, offset);
-    REQUIRE(batches.ok());
+    const auto batches = test::good(data::training_batches(config, {}, rank, ranks, offset));
     const data::SequenceOrder order = data::training_order(config, rank, ranks, offset);
     std::vector<std::int32_t> inputs(rows * length), targets(rows * length), found(rows);
     for (int step = 0; step < steps; ++step)
@@ -93,8 +90,7 @@ data::Tokenizer byte_tokenizer(const std::string& folder) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
   tokens.emplace_back(data::kEndOfText);
-  auto tokenizer = data::Tokenizer::make(tokens, {});
-  REQUIRE(tokenizer.ok());
+  auto tokenizer = test::good(data::Tokenizer::make(tokens, {}));
   REQUIRE(tokenizer->save(folder).ok());
   return *tokenizer;
 }
@@ -153,19 +149,17 @@ TEST_CASE("an evaluation in which experts choose covers whole groups of sequence
   config.model.router_group_size = 4;
   for (const int ranks : {1, 2, 4}) CHECK(counted_windows(config, ranks, 28).size() == 28);
   config.data.eval_sequences = 3;
-  const auto refused = data::evaluation_batches(config, {}, 0, 1);
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().code == ExitCode::config);
+  const Error refused = test::refused(data::evaluation_batches(config, {}, 0, 1));
+  CHECK(refused.code == ExitCode::config);
   CHECK(
-      refused.error().message ==
+      refused.message ==
       "data.eval_sequences (--max-sequences): expected at least the 4 of one group of model.router \"expert_choice\", "
       "found 3");
   config.data.eval_sequences = 100;
   config.data.eval = folder / "short.bin";
   write_counting_tokens(config.data.eval, 3 * length + 1);
-  const auto short_file = data::evaluation_batches(config, {}, 0, 1);
-  REQUIRE_FALSE(short_file.ok());
-  CHECK(message_of(short_file.error()) ==
+  const Error short_file = test::refused(data::evaluation_batches(config, {}, 0, 1));
+  CHECK(message_of(short_file) ==
         config.data.eval +
             ": expected at least the 4 sequences of one group of model.router \"expert_choice\", found 3");
 }

@@ -1,10 +1,10 @@
-// Training under collective_matmul: rings in the plan, the losses of sequential, resumed runs.
+// Training under collective_matmul: rings in the plan, and the losses of sequential.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <filesystem>
 
 #include "costs_of_rings.h"
-#include "in_memory.h"
+#include "declared_costs.h"
+#include "good.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/from_config.h"
 #include "temporary_folder.h"
@@ -24,35 +24,18 @@ config::Config split_sequences(const ir::Mesh& mesh, bool experts) {
   return config;
 }
 
-struct RingRun {
-  test::Records records;              // of rank 0
-  int permutes = 0, collectives = 0;  // in its plan
-};
-
-RingRun ring_run(const config::Config& config, int ranks, int steps) {
+test::Ran ring_run(const config::Config& config, int ranks, int steps) {
   const test::CostsOfRings costs;
-  RingRun run;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs}));
-    for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
-      if (world.rank() == 0) run.records.push_back(record);
-    }
-    if (world.rank() != 0) return {};
-    const auto& instructions = trainer->executor().plan().program.instructions;
-    run.permutes = int(std::ranges::count(instructions, "permute_shards", &ir::Instruction::op));
-    run.collectives = int(std::ranges::count(instructions, "all_gather", &ir::Instruction::op) +
-                          std::ranges::count(instructions, "reduce_scatter", &ir::Instruction::op));
-    return {};
+  return test::run_of(config, ranks, steps, {.costs = &costs});
+}
+
+// The instructions of rank 0's plan with one of these ops.
+std::ptrdiff_t count_of(const test::Ran& ran, std::span<const std::string_view> ops) {
+  return std::ranges::count_if(ran.plan.program.instructions, [&](const ir::Instruction& at) {
+    return std::ranges::count(ops, std::string_view(at.op)) > 0;
   });
-  if (!status.ok()) throw InternalError(status.error().message);
-  return run;
 }
-
-std::vector<double> losses_with_rings(config::Config config, const std::string& folder, int ranks, int stop) {
-  const test::CostsOfRings costs;
-  return test::losses_of_run(std::move(config), folder, ranks, stop, &costs);
-}
+constexpr std::string_view permutes[] = {"permute_shards"}, collectives[] = {"all_gather", "reduce_scatter"};
 
 }  // namespace
 
@@ -62,13 +45,14 @@ TEST_CASE("collective_matmul: five steps are those of sequential, dense and with
       GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 1, 4), test::mesh_of(2, 1, 2), test::mesh_of(1, 2, 2));
   if (!experts && mesh[ir::Axis::expert] > 1) return;
   config::Config config = split_sequences(mesh, experts);
-  const RingRun rings = ring_run(config, mesh.ranks(), 5);
+  const test::Ran rings = ring_run(config, mesh.ranks(), 5);
   config.overlap.policy = "sequential";
-  const RingRun expected = ring_run(config, mesh.ranks(), 5);
-  INFO(to_string(mesh) << (experts ? ", experts" : ", dense") << ": " << rings.permutes << " permutes, "
-                       << rings.collectives << " of " << expected.collectives << " collectives are left");
-  CHECK(rings.permutes > 0);
-  CHECK(rings.collectives < expected.collectives);
+  const test::Ran expected = ring_run(config, mesh.ranks(), 5);
+  INFO(to_string(mesh) << (experts ? ", experts" : ", dense") << ": " << count_of(rings, permutes) << " permutes, "
+                       << count_of(rings, collectives) << " of " << count_of(expected, collectives)
+                       << " collectives are left");
+  CHECK(count_of(rings, permutes) > 0);
+  CHECK(count_of(rings, collectives) < count_of(expected, collectives));
   for (std::size_t i = 0; i < expected.records.size(); ++i) {
     CHECK(rings.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-6));
     if (experts) CHECK(rings.records[i].drop_pct.value() == expected.records[i].drop_pct.value());
@@ -84,44 +68,85 @@ TEST_CASE("collective_matmul: bf16, micro batches and sharded optimizer state tr
     config.train.micro_batch_size /= 2;
     config.train.gradient_accumulation_steps = 2;
   }
-  const RingRun rings = ring_run(config, mesh.ranks(), 5);
+  const test::Ran rings = ring_run(config, mesh.ranks(), 5);
   config.overlap.policy = "sequential";
-  const RingRun expected = ring_run(config, mesh.ranks(), 5);
-  CHECK(rings.permutes > 0);
+  const test::Ran expected = ring_run(config, mesh.ranks(), 5);
+  CHECK(count_of(rings, permutes) > 0);
   for (std::size_t i = 0; i < expected.records.size(); ++i)
     CHECK(rings.records[i].loss ==
           Approx(expected.records[i].loss).epsilon(config.train.dtype == DType::bf16 ? 2e-3 : 1e-6));
-}
-
-TEST_CASE("collective_matmul: runs resume bit for bit") {
-  const test::InMemory place;
-  const test::TemporaryFolder folder;
-  config::Config config = split_sequences(test::mesh_of(1, 2, 2), true);
-  config.train.save_interval = 100;
-  config.train.zero = 1;
-  const auto whole = losses_with_rings(config, folder / "whole", 4, 0);
-  REQUIRE(whole.size() == 6);
-  losses_with_rings(config, folder / "stopped", 4, 3);
-  CHECK(losses_with_rings(config, folder / "stopped", 4, 0) == whole);
 }
 
 TEST_CASE("collective_matmul: a plan with rings is one of the config, and one that lacks a product is not") {
   const test::TemporaryFolder folder;
   const test::CostsOfRings costs;
   const config::Config config = split_sequences(test::mesh_of(1, 1, 2), true);
-  const auto plan = planner::plan_step({config, 2}, {.costs = &costs});
-  REQUIRE(plan.ok());
+  const auto plan = test::good(planner::plan_step({config, 2}, {.costs = &costs}));
   REQUIRE(plan->header.text("policy") == "collective_matmul");
   const std::string text = ir::print(*plan), file = folder / "plan.ir";
   std::ofstream(file) << text;
-  const auto read = planner::read_plan(file, {config, 2});
-  INFO((read.ok() ? "" : read.error().message));
-  REQUIRE(read.ok());
+  const auto read = test::good(planner::read_plan(file, {config, 2}));
   CHECK(ir::print(*read) == text);
   std::string other = text;
   for (std::size_t at; (at = other.find("of=all_gather")) != other.npos;) other.replace(at, 13, "of=sum_shards");
   std::ofstream(file) << other;
   CHECK_FALSE(planner::read_plan(file, {config, 2}).ok());
+}
+
+// Steps whose products are split over ranks, in parts of the batch: the collectives of activations go in parts, and
+// the losses are those of the whole.
+
+namespace {
+
+struct PartsRun {
+  test::Records records;  // of rank 0
+  int split = 0;          // gathers, scatters and sums of activations in its plan that are parts
+};
+
+PartsRun parts_run(const config::Config& config, int ranks) {
+  const test::DeclaredCosts costs;
+  PartsRun run;
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs}));
+    for (int step = 0; step < 5; ++step) {
+      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
+      if (world.rank() == 0) run.records.push_back(record);
+    }
+    if (world.rank() != 0) return {};
+    run.split = int(std::ranges::count_if(trainer->executor().plan().program.instructions, [](const auto& at) {
+      return (at.op == "all_gather" || at.op == "reduce_scatter" || at.op == "sum_shards") &&
+             at.attributes.has("parts");
+    }));
+    return {};
+  }));
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("tensor parallel: steps in parts of the batch train like the whole") {
+  const bool experts = GENERATE(false, true), sequences = GENERATE(false, true);
+  const ir::Mesh mesh = GENERATE(test::mesh_of(1, 1, 2), test::mesh_of(1, 1, 4), test::mesh_of(2, 1, 2));
+  config::Config config = test::config_on(mesh);
+  config.train.sequence_parallel = sequences;
+  if (!experts) {
+    config.model.moe_layer_freq = 0;
+    config.model.num_local_experts.reset();
+  }
+  const PartsRun expected = parts_run(config, mesh.ranks());
+  CHECK(expected.split == 0);
+  config.overlap.parts = 2;
+  for (const std::string policy : {"partition", "flowmoe", "lancet"}) {
+    config.overlap.policy = policy;
+    const PartsRun found = parts_run(config, mesh.ranks());
+    INFO(to_string(mesh) << (experts ? ", experts" : ", dense") << (sequences ? ", sequences split" : "") << ", "
+                         << policy << ": " << found.split << " collectives are parts");
+    CHECK(found.split >= 4);
+    for (std::size_t i = 0; i < expected.records.size(); ++i) {
+      CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-6));
+      if (experts) CHECK(found.records[i].drop_pct.value() == expected.records[i].drop_pct.value());
+    }
+  }
 }
 
 }  // namespace lancet

@@ -1,7 +1,7 @@
 // Ranks and the GPUs that they find: an impossible combination ends all ranks with one line.
 #include <catch2/catch.hpp>
 
-#include "host_accelerator.h"
+#include "good.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/run/rank_device.h"
 #include "log_capture.h"
@@ -52,7 +52,7 @@ std::vector<Result<std::string>> open_on(int ranks, config::Transport transport 
   config.device = config::Device::cuda;
   config.comm.transport = transport;
   std::vector<Result<std::string>> found(static_cast<std::size_t>(ranks), std::string());
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     const run::DeviceSource source{
         .load = [&]() -> Result<const runtime::AcceleratorModule*> {
           if (world.rank() == broken_rank) return config_error("device: expected a module, found none");
@@ -66,8 +66,7 @@ std::vector<Result<std::string>> open_on(int ranks, config::Transport transport 
     else
       result = mine.error();
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   return found;
 }
 
@@ -123,8 +122,8 @@ TEST_CASE("one GPU serves all ranks of a mirrored world") {
   config.comm.transport = config::Transport::mirrored;
   const auto no_time = [](std::span<const int>, double) { return 0.0; };
   const auto world = comm::make_mirrored_world(4, {"network of the test", no_time, no_time});
-  const auto mine = run::open_accelerator(config, *world, {.load = [] { return &module_of_test; }, .launch = {}});
-  if (!mine.ok()) FAIL(mine.error().message);
+  const auto mine =
+      test::good(run::open_accelerator(config, *world, {.load = [] { return &module_of_test; }, .launch = {}}));
   CHECK((*mine)->device().identity() == "a");
 }
 

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
+#include "good.h"
 #include "host_accelerator.h"
 #include "lancet/base/files.h"
 #include "lancet/cost/hardware.h"
@@ -25,7 +26,7 @@ Trained train_on(const config::Config& config, bool streams, int steps, int rank
   Trained result;
   std::vector<std::vector<std::vector<std::byte>>> held(static_cast<std::size_t>(ranks));
   const test::DeclaredCosts costs;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     test::HostQueueOptions of_rank = queue;
     of_rank.seed = std::uint64_t(world.rank());
     test::HostAccelerator accelerator(of_rank);
@@ -42,8 +43,7 @@ Trained train_on(const config::Config& config, bool streams, int steps, int rank
       LANCET_TRY(trainer->store().read(tensor, 0, bytes));
     }
     return {};
-  });
-  if (!status.ok()) throw InternalError(status.error().message);
+  }));
   for (auto& rank : held)
     for (auto& bytes : rank) result.tensors.push_back(std::move(bytes));
   return result;
@@ -127,10 +127,9 @@ TEST_CASE("training on streams: a model that does not fit is refused with the re
   auto config = test::small_config();
   test::HostAccelerator accelerator({.bytes = 1'000'000});
   const auto self = comm::make_self();
-  const auto trainer = train::Trainer::create(config, *self, {.accelerator = &accelerator});
-  REQUIRE_FALSE(trainer.ok());
-  CHECK(trainer.error().code == ExitCode::config);
-  CHECK(trainer.error().message.find(" MB of free memory a rank on host queue (") != std::string::npos);
+  const Error trainer = test::refused(train::Trainer::create(config, *self, {.accelerator = &accelerator}));
+  CHECK(trainer.code == ExitCode::config);
+  CHECK(trainer.message.find(" MB of free memory a rank on host queue (") != std::string::npos);
 }
 
 namespace {
@@ -161,13 +160,12 @@ class WantsScratch final : public runtime::Accelerator {
 TEST_CASE("training on streams: scratch that does not fit on any one rank is refused at the start by all") {
   const auto config = test::small_config();
   std::array<std::string, 2> errors;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     WantsScratch accelerator(world.rank() == 0 ? 400'000'000 : 200'000'000);
     const auto trainer = train::Trainer::create(config, world, {.accelerator = &accelerator});
     if (!trainer.ok()) errors[std::size_t(world.rank())] = trainer.error().message;
     return {};
-  });
-  REQUIRE(status.ok());
+  }));
   for (const std::string& error : errors) {
     CHECK(error.find(" MB of free memory a rank on host queue (") != std::string::npos);
     CHECK(error.find(" 300 scratch of kernels, ") != std::string::npos);
@@ -215,7 +213,7 @@ TEST_CASE("messages between devices are profiled, and a plan uses the measured t
   config.comm.max_ctas = 3;
   std::vector<cost::Profile> profiles(2);
   std::string policy;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     StagedAccelerator accelerator;
     LANCET_ASSIGN(const run::MeasuredStep step,
                   run::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
@@ -231,8 +229,7 @@ TEST_CASE("messages between devices are profiled, and a plan uses the measured t
     if (world.rank() == 0 && !record.predicted_ms) return internal_error("expected a predicted step");
     if (world.rank() == 0) policy = trainer->executor().plan().header.text("policy");
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   CHECK((policy == "lancet" || policy == "sequential"));
   CHECK(profiles[0].machine.cluster == cost::Cluster{"nccl with 3 CTAs", 2, 1});
   CHECK(profiles[0].machine.device.build == "staged");
@@ -253,13 +250,11 @@ TEST_CASE("messages of mirrored ranks between devices take the network's time") 
   config.comm.mirrored_ranks = 4;
   const auto self = comm::make_self();
   test::HostAccelerator accelerator;
-  const auto step = run::measure_step(config, *self, {.seconds = 0, .accelerator = &accelerator});
-  if (!step.ok()) FAIL(step.error().message);
+  const auto step = test::good(run::measure_step(config, *self, {.seconds = 0, .accelerator = &accelerator}));
   CHECK(step->profile.machine.cluster.transport == "mirrored ethernet-10g-cpu");
   CHECK(step->profile.machine.cluster.ranks == 4);
   check_network(step->profile.network);
-  const auto hardware = cost::read_hardware(LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json");
-  REQUIRE(hardware.ok());
+  const auto hardware = test::good(cost::read_hardware(LANCET_SOURCE_DIR "/configs/hardware/ethernet-10g-cpu.json"));
   const cost::Layout layout{4, hardware->nodes(4)};
   for (const cost::Point& point : step->profile.network.all_to_all)
     CHECK(point.ms >= 0.9 * cost::all_to_all_ms(*hardware, layout, point.bytes));
@@ -275,8 +270,7 @@ TEST_CASE("training on streams: an overflow is named as on the CPU") {
     const auto self = comm::make_self();
     train::TrainerOptions options;
     if (streams) options.accelerator = &accelerator;
-    auto trainer = train::Trainer::create(config, *self, options);
-    REQUIRE(trainer.ok());
+    auto trainer = test::good(train::Trainer::create(config, *self, options));
     for (int step = 0; step < 3 && messages[streams].empty(); ++step)
       if (const auto record = (*trainer)->step(step); !record.ok()) messages[streams] = record.error().message;
     CHECK(messages[streams].find("first not finite on rank 0") != std::string::npos);
@@ -354,8 +348,7 @@ TEST_CASE("product algorithms are measured once, on rank 0, kept in the profile,
   const runtime::ProductChoices expected{{"a product", "the first"}};
   for (const bool measures : {true, false}) {
     std::array<Seen, 2> seen;
-    const Status status = run(measures, seen);
-    if (!status.ok()) FAIL(status.error().message);
+    test::good(run(measures, seen));
     for (const Seen& mine : seen) {
       CHECK(mine.device == expected);
       CHECK(mine.profile == (measures ? expected : runtime::ProductChoices{}));
@@ -364,16 +357,14 @@ TEST_CASE("product algorithms are measured once, on rank 0, kept in the profile,
     CHECK(seen[1].measured == 0);
   }
   // Damage is reported with the file.
-  auto text = read_file(config.overlap.profile, "a profile");
-  REQUIRE(text.ok());
+  auto text = test::good(read_file(config.overlap.profile, "a profile"));
   const auto at = text->find("the first");
   REQUIRE(at != std::string::npos);
   REQUIRE(write_file(config.overlap.profile, text->replace(at, 9, "none")).ok());
   std::array<Seen, 2> seen;
-  const Status status = run(false, seen);
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().code == ExitCode::config);
-  CHECK(status.error().message.find("profile.json: products: expected an algorithm") != std::string::npos);
+  const Error status = test::refused(run(false, seen));
+  CHECK(status.code == ExitCode::config);
+  CHECK(status.message.find("profile.json: products: expected an algorithm") != std::string::npos);
 }
 
 }  // namespace lancet

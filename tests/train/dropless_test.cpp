@@ -27,39 +27,12 @@ config::Config with_slots_for_all(config::Config config) {
   return config;
 }
 
-struct DroplessRun {
-  test::Records records;
-  std::vector<std::vector<std::int32_t>> routes;  // of rank 0, by step and layer: experts, slots and filled slots
-  std::string policy;
-  std::int64_t arena = 0;
-  int repeats = 0;
-};
+test::Ran run_dropless(const config::Config& config, int ranks, int steps, const cost::Costs* costs = nullptr) {
+  return test::run_of(config, ranks, steps, {.costs = costs, .inspect = true});
+}
 
-DroplessRun run_dropless(const config::Config& config, int ranks, int steps, const cost::Costs* costs = nullptr) {
-  DroplessRun run;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer,
-                  train::Trainer::create(config, world, {.local_ranks = ranks, .costs = costs, .inspect = true}));
-    for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
-      if (world.rank() != 0) continue;
-      run.records.push_back(record);
-      for (const ir::Output& output : trainer->executor().plan().program.outputs)
-        for (const char* kind : {"expert.", "slot.", "filled."}) {
-          if (!output.name.starts_with(kind)) continue;
-          const ops::TensorView view = trainer->executor().output(output.name);
-          run.routes.emplace_back(view.as<std::int32_t>(), view.as<std::int32_t>() + view.elements());
-        }
-    }
-    if (world.rank() != 0) return {};
-    const ir::Plan& plan = trainer->executor().plan();
-    run.policy = plan.header.text("policy");
-    run.arena = plan.arena_bytes;
-    run.repeats = int(std::ranges::count_if(plan.program.instructions, ir::is_repeat));
-    return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
-  return run;
+std::ptrdiff_t repeats(const test::Ran& ran) {
+  return std::ranges::count_if(ran.plan.program.instructions, ir::is_repeat);
 }
 
 // Rounds add up a token's rows in another order. Updates carry the differences into the scores and gradients of later
@@ -106,19 +79,19 @@ TEST_CASE("nothing is dropped, whatever the routing") {
   const auto route = GENERATE(from_range(droppable_routes()));
   const int ranks = GENERATE(1, 2, 4);
   const config::Config config = routed_config(route);
-  const DroplessRun expected = run_dropless(with_slots_for_all(config), ranks, 4);
+  const test::Ran expected = run_dropless(with_slots_for_all(config), ranks, 4);
   for (const double imbalance : {0.4, 1.0, 2.0}) {
-    const DroplessRun found = run_dropless(dropless(config, imbalance), ranks, 4);
+    const test::Ran found = run_dropless(dropless(config, imbalance), ranks, 4);
     INFO(ranks << " ranks, " << route.experts_per_tok << " experts a token, imbalance " << imbalance);
     check_dropless(found.records, expected.records);
     CHECK(found.routes == expected.routes);
     if (route.experts_per_tok * imbalance >= 4) continue;  // all choices fit in any case
-    CHECK(found.repeats == 4);                             // two layers, forward and backward
-    CHECK(found.arena < expected.arena);
+    CHECK(repeats(found) == 4);                            // two layers, forward and backward
+    CHECK(found.plan.arena_bytes < expected.plan.arena_bytes);
     CHECK(found.records[0].rounds.value() >= (imbalance < 1 ? 3 : 1));
   }
   CHECK_FALSE(expected.records[0].rounds);
-  CHECK(expected.repeats == 0);
+  CHECK(repeats(expected) == 0);
 }
 
 TEST_CASE("all tokens of four ranks may go to one expert") {
@@ -141,15 +114,15 @@ TEST_CASE("every policy trains without drops like sequential") {
   const std::size_t router = GENERATE_COPY(range(std::size_t(0), routes.size()));
   config::Config config = dropless(routed_config(routes[router]), 0.5);
   const test::DeclaredCosts costs;
-  const DroplessRun expected = run_dropless(config, 2, 4, &costs);
-  REQUIRE(expected.policy == "sequential");
+  const test::Ran expected = run_dropless(config, 2, 4, &costs);
+  REQUIRE(expected.policy() == "sequential");
   CHECK(expected.records[0].rounds.value() > 1);
   const std::vector<planner::PolicyInfo> policies = planner::policies();
   for (std::size_t i = 1; i < policies.size(); ++i) {
     if (i % 4 != router % 4) continue;
     config.overlap.policy = policies[i].name;
-    const DroplessRun found = run_dropless(config, 2, 4, &costs);
-    INFO(policies[i].name << " ran " << found.policy << ", router " << router);
+    const test::Ran found = run_dropless(config, 2, 4, &costs);
+    INFO(policies[i].name << " ran " << found.policy() << ", router " << router);
     check_dropless(found.records, expected.records);
     CHECK(found.routes == expected.routes);
     for (std::size_t at = 0; at < found.records.size(); ++at)

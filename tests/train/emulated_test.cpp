@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "declared_hardware.h"
+#include "good.h"
 #include "lancet/cost/hardware.h"
 #include "lancet/run/metrics.h"
 #include "routers.h"
@@ -33,7 +34,7 @@ struct Seen {
 
 Seen run_emulated(const config::Config& config, int ranks, int steps, int hosts = 1) {
   Seen seen;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks / hosts}));
     for (int step = 0; step < steps; ++step) {
       LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
@@ -51,19 +52,17 @@ Seen run_emulated(const config::Config& config, int ranks, int steps, int hosts 
     for (std::size_t i = 0; i < costs.size(); ++i)
       if (plan.program.instructions[i].stream == ir::Stream::compute) seen.declared_ms += costs[i].ms;
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   return seen;
 }
 
 std::string error_of(const config::Config& config, int ranks) {
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+  const Error status = test::refused(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
     return {};
-  });
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().code == ExitCode::config);
-  return status.error().message;
+  }));
+  CHECK(status.code == ExitCode::config);
+  return status.message;
 }
 
 TEST_CASE("steps on an emulated device take at least the declared time, and have no loss") {
@@ -161,14 +160,13 @@ TEST_CASE("an emulated device draws the same routes on ranks that have the same 
   config.train.sequence_parallel = GENERATE(false, true);
   INFO("sequences split " << config.train.sequence_parallel);
   std::vector<std::vector<double>> tokens(4);  // of the experts, by rank; ranks 0 and 1 differ along tensor
-  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
     LANCET_TRY(trainer->step(0));
     for (const run::LayerLoad& layer : trainer->last_layers())
       std::ranges::copy(layer.expert_tokens, std::back_inserter(tokens[std::size_t(world.rank())]));
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   REQUIRE_FALSE(tokens[0].empty());
   for (const std::vector<double>& of_rank : tokens) CHECK(of_rank == tokens[0]);
 }

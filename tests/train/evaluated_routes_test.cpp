@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "good.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/data/token_file.h"
 #include "lancet/models/loaded_model.h"
@@ -21,8 +22,7 @@ std::string write_windows(const test::TemporaryFolder& folder, int windows) {
   const std::string path = folder / (std::to_string(windows) + ".bin");
   std::vector<data::TokenId> tokens;
   for (int i = 0; i <= 32 * windows; ++i) tokens.push_back(data::TokenId(i * i % 1009 % 71));
-  auto writer = data::TokenWriter::create(path, 71, 0);
-  REQUIRE(writer.ok());
+  auto writer = test::good(data::TokenWriter::create(path, 71, 0));
   REQUIRE(writer->append(tokens).ok());
   REQUIRE(writer->finish().ok());
   return path;
@@ -34,15 +34,14 @@ models::EvaluateResult evaluate_saved(const config::Config& config, runtime::Ten
                                       const std::string& data, int ranks = 1) {
   if (!fs::exists(folder / name)) REQUIRE(run::save_model(folder / name, config, store, {}).ok());
   models::EvaluateResult found;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto loaded,
                   models::LoadedModel::load(folder / name, world,
                                             {.local_ranks = ranks, .threads = 1, .dtype = {}, .device = {}}));
     LANCET_ASSIGN(const auto result, models::evaluate(*loaded, world, {.data = data}));
     if (world.rank() == 0) found = result;
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   return found;
 }
 

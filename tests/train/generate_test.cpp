@@ -1,19 +1,23 @@
 // Generation: single tokens give the same logits as the whole forward pass; tokens are drawn as requested.
-#include "lancet/models/generate.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <set>
 
+#include "good.h"
+#include "lancet/data/tokenizer.h"
+#include "lancet/models/generate.h"
 #include "lancet/planner/from_config.h"
+#include "log_capture.h"
 #include "routers.h"
 #include "support.h"
 #include "train/rank_state.h"
+#include "train/runs.h"
 
-using namespace lancet;
-using namespace lancet::train;
+namespace lancet {
+
+using namespace train;
 
 namespace {
 
@@ -31,8 +35,7 @@ struct Loaded {
     REQUIRE(initialize_weights(config, store).ok());
   }
   std::unique_ptr<models::Decoder> decoder() {
-    auto made = models::Decoder::create(config, *world, store, streams, threads);
-    REQUIRE(made.ok());
+    auto made = test::good(models::Decoder::create(config, *world, store, streams, threads));
     return std::move(*made);
   }
   // Logits [S, vocabulary] of all positions by the forward pass over the whole sequence.
@@ -40,8 +43,7 @@ struct Loaded {
     config::Config c = config;
     c.train.seq_len = std::ssize(tokens);
     const ir::Plan plan = planner::plan_forward(c, planner::build_options(c, model::Mode::generate, 1), 1)->front();
-    const auto executor = runtime::Executor::create(plan, store, streams.executor_options(threads));
-    REQUIRE(executor.ok());
+    const auto executor = test::good(runtime::Executor::create(plan, store, streams.executor_options(threads)));
     std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());
     REQUIRE((*executor)->run().ok());
     const ops::TensorView view = (*executor)->output("logits");
@@ -58,8 +60,7 @@ struct Loaded {
 };
 
 std::vector<float> read(models::Decoder& decoder, std::span<const std::int32_t> tokens) {
-  const auto logits = decoder.read(tokens);
-  REQUIRE(logits.ok());
+  const auto logits = test::good(decoder.read(tokens));
   return {logits->begin(), logits->end()};
 }
 
@@ -76,11 +77,10 @@ std::vector<std::int32_t> some_tokens(std::int64_t count, std::int64_t vocabular
 std::vector<std::int32_t> generated(models::Decoder& decoder, std::span<const std::int32_t> prompt,
                                     const models::GenerateOptions& options, models::Ending ending) {
   std::vector<std::int32_t> ids;
-  const auto result = models::generate(decoder, prompt, options, [&](std::int32_t token) -> Status {
+  const auto result = test::good(models::generate(decoder, prompt, options, [&](std::int32_t token) -> Status {
     ids.push_back(token);
     return {};
-  });
-  REQUIRE(result.ok());
+  }));
   CHECK(*result == ending);
   return ids;
 }
@@ -184,8 +184,7 @@ TEST_CASE("several ranks draw the same tokens as one") {
   for (int ranks : {1, 2, 4}) {
     std::vector<std::int32_t> ids;
     test::run_steps(config, ranks, 0, [&](Trainer& trainer, int rank) {
-      const auto result = trainer.generate(prompt, 20);
-      REQUIRE(result.ok());
+      const auto result = test::good(trainer.generate(prompt, 20));
       REQUIRE(result->has_value());
       if (rank == 0) ids = **result;
     });
@@ -204,8 +203,7 @@ TEST_CASE("drawn tokens follow temperature, top-k and top-p") {
     models::TokenPicker picker(options);
     std::vector<double> counts(4);
     for (int i = 0; i < 20000; ++i) {
-      const auto token = picker.pick(logits);
-      REQUIRE(token.ok());
+      const auto token = test::good(picker.pick(logits));
       counts[std::size_t(*token)] += 1.0 / 20000;
     }
     return counts;
@@ -271,3 +269,56 @@ TEST_CASE("wrong sampling options and logits are refused") {
   CHECK(wrong.error().code == ExitCode::numerical);
   CHECK(wrong.error().message.find("token 2") != std::string::npos);
 }
+
+// The text that a run generates and logs at its end.
+
+namespace {
+
+// A run of one step that ends with a sample of 30 tokens. Tokens are bytes alone, so that a model without training
+// generates invalid text.
+config::Config sampled_run(const test::TemporaryFolder& folder) {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  const auto tokenizer = test::good(data::Tokenizer::make(tokens, {}));
+  REQUIRE(tokenizer->save(folder / "tok").ok());
+  auto config = test::config_in(folder / "run");
+  config.model.vocab_size = 256;
+  config.data.tokenizer = folder / "tok";
+  config.train.steps = 1;
+  config.train.sample_prompt = "The caf\xc3\xa9 ";
+  config.train.sample_tokens = 30;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("the sample is logged as valid UTF-8") {
+  const test::TemporaryFolder folder;
+  const config::Config config = sampled_run(folder);
+  const test::LogCapture log;
+  REQUIRE(test::train_run(config, 1).code == ExitCode::done);
+  CHECK(log.count("sample: The caf\xc3\xa9 ") == 1);
+  CHECK(log.text().find("\xef\xbf\xbd") != std::string::npos);
+  CHECK(data::replace_invalid_utf8(log.text()) == log.text());
+}
+
+TEST_CASE("stages: the sample of a run is the text of one rank") {
+  const auto sample_of = [](int stages) {
+    const test::TemporaryFolder folder;
+    config::Config config = sampled_run(folder);
+    config.mesh.stage = stages;
+    const test::LogCapture log;
+    REQUIRE(test::train_run(config, stages).code == ExitCode::done);
+    const std::string text = log.text();
+    const std::size_t start = text.find("sample: ");
+    REQUIRE(start != text.npos);
+    std::string sample = text.substr(start, text.find('\n', start) - start);
+    CHECK(log.count(sample) == stages);  // ranks that are threads share a log
+    return sample;
+  };
+  const std::string expected = sample_of(1);
+  CHECK(expected.starts_with("sample: The caf\xc3\xa9 "));
+  for (const int stages : {2, 4}) CHECK(sample_of(stages) == expected);
+}
+
+}  // namespace lancet

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "good.h"
 #include "lancet/base/json.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/models/hugging_face.h"
@@ -31,8 +32,7 @@ struct File {
   std::map<std::string, std::vector<std::byte>> bytes;
 
   static File read(const fs::path& path) {
-    auto opened = checkpoint::SafetensorsFile::open(path);
-    if (!opened.ok()) FAIL(opened.error().message);
+    auto opened = test::good(checkpoint::SafetensorsFile::open(path));
     File file;
     for (const auto& tensor : opened->tensors()) {
       file.tensors.push_back(tensor);
@@ -43,8 +43,8 @@ struct File {
     return file;
   }
   void write(const fs::path& path) const {
-    auto writer = checkpoint::SafetensorsWriter::create(checkpoint::disk(), path, tensors, {{"format", "pt"}});
-    REQUIRE(writer.ok());
+    auto writer =
+        test::good(checkpoint::SafetensorsWriter::create(checkpoint::disk(), path, tensors, {{"format", "pt"}}));
     for (const auto& tensor : tensors) REQUIRE(writer->append(bytes.at(tensor.name)).ok());
     REQUIRE(writer->finish().ok());
   }
@@ -72,8 +72,7 @@ inline std::string text(const fs::path& path) {
 }
 
 inline HuggingFaceModel import_ok(const fs::path& folder, const std::optional<Upcycle>& upcycle = {}) {
-  auto model = import_hugging_face(folder, upcycle);
-  if (!model.ok()) FAIL(model.error().message);
+  auto model = test::good(import_hugging_face(folder, upcycle));
   return std::move(*model);
 }
 
@@ -90,11 +89,10 @@ struct Changed {
     file.write(folder / "model.safetensors");
   }
   Error error() const {
-    const auto model = import_hugging_face(folder / "");
-    REQUIRE_FALSE(model.ok());
-    INFO(model.error().message);
-    CHECK(model.error().message.find('\n') == std::string::npos);
-    return model.error();
+    const Error model = test::refused(import_hugging_face(folder / ""));
+    INFO(model.message);
+    CHECK(model.message.find('\n') == std::string::npos);
+    return model;
   }
 };
 

@@ -8,7 +8,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -16,6 +15,7 @@
 #include <numeric>
 
 #include "doubles/host_queue.h"
+#include "good.h"
 #include "host_accelerator.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/token_file.h"
@@ -44,8 +44,7 @@ double difference(const HuggingFaceModel& model, runtime::TensorStore& store, co
   options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
   const ir::Plan plan =
       planner::plan_forward(model.config, planner::build_options(model.config, model::Mode::generate, 1), 1)->front();
-  const auto executor = runtime::Executor::create(plan, store, options);
-  REQUIRE(executor.ok());
+  const auto executor = test::good(runtime::Executor::create(plan, store, options));
   REQUIRE((*executor)->input("tokens").elements() == std::ssize(tokens));
   std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());
   REQUIRE((*executor)->run().ok());
@@ -162,8 +161,7 @@ TEST_CASE("sigmoid scores and the bias that balances them are in an export") {
   m.router_topk_groups = 1;
   m.routed_scaling_factor = 2.5;
   m.router_z_loss_coef = 0.001;
-  auto made = models::make_whole_store(m);
-  REQUIRE(made.ok());
+  auto made = test::good(models::make_whole_store(m));
   const std::string name = "h.0.moe.gate.bias";
   for (const auto& [each, tensor] : made->all())
     if (each.ends_with(".gate.bias"))
@@ -317,10 +315,9 @@ TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   store.add(planner::rank_forward(model.config, model::Mode::generate, 1).value());
   REQUIRE(run::save_model(folder / "host", model.config, model.store, {}).ok());
   const auto self = comm::make_self();
-  const auto loaded = run::load_newest(folder / "host", *self, [&](const run::ModelFolder& found) {
+  const auto loaded = test::good(run::load_newest(folder / "host", *self, [&](const run::ModelFolder& found) {
     return run::load_parameters(found.checkpoint, store);
-  });
-  if (!loaded.ok()) FAIL(loaded.error().message);
+  }));
   REQUIRE(run::save_model(folder / "device", model.config, store, {}).ok());
   const char* weights = "checkpoints/step-000000/model.safetensors";
   CHECK(text(fs::path(folder / "host") / weights) == text(fs::path(folder / "device") / weights));
@@ -364,8 +361,7 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
   const File expected = File::read(fixture(name) / "logits.safetensors");
   auto tokens = expected.values<std::int32_t>("tokens");
   const auto logits = expected.values<float>("logits");
-  auto writer = data::TokenWriter::create(folder / "tokens.bin", 71, 0);
-  REQUIRE(writer.ok());
+  auto writer = test::good(data::TokenWriter::create(folder / "tokens.bin", 71, 0));
   for (int copy = 0; copy < 5; ++copy) REQUIRE(writer->append(tokens).ok());
   REQUIRE(writer->append(std::span(tokens).first(1)).ok());
   REQUIRE(writer->finish().ok());
@@ -380,7 +376,7 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
   for (int ranks : {1, 2, 4}) {
     double found = 0;
     std::int64_t sequences = 0;
-    const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       test::HostAccelerator accelerator;
       LANCET_ASSIGN(const auto loaded, models::LoadedModel::load(folder / "run", world,
                                                                  {.local_ranks = ranks,
@@ -391,8 +387,7 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
       LANCET_ASSIGN(const auto result, models::evaluate(*loaded, world, {.data = folder / "tokens.bin"}));
       if (world.rank() == 0) found = result.loss, sequences = result.sequences;
       return {};
-    });
-    if (!status.ok()) FAIL(status.error().message);
+    }));
     CHECK(sequences == 5);
     CHECK(found == Approx(loss).epsilon(1e-6));
   }

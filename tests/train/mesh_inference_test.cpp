@@ -1,7 +1,7 @@
 // Evaluation and generation on meshes give what one rank gives, from the trainer's weights and from a checkpoint.
 #include <catch2/catch.hpp>
-#include <numeric>
 
+#include "good.h"
 #include "in_memory.h"
 #include "lancet/models/generate.h"
 #include "lancet/models/loaded_model.h"
@@ -37,7 +37,7 @@ Status write_greedily(models::Decoder& decoder, std::vector<std::int32_t>& ids) 
 
 std::vector<Inferred> infer(const config::Config& config, int ranks) {
   std::vector<Inferred> found(static_cast<std::size_t>(ranks));
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     Inferred& mine = found[std::size_t(world.rank())];
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
     for (int step = 0; step < 4; ++step) LANCET_TRY(trainer->step(step));
@@ -51,8 +51,7 @@ std::vector<Inferred> infer(const config::Config& config, int ranks) {
     LANCET_ASSIGN(const auto drawn, trainer->generate(prompt, 12));
     mine.drawn = drawn.value();
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   return found;
 }
 
@@ -133,7 +132,7 @@ TEST_CASE("meshes: a model that tensor split is loaded on any ranks, and on its 
   const Mesh meshes_of_less[] = {{}, test::mesh_of(1, 2, 1), test::mesh_of(3, 1, 1)};
   for (const int ranks : {1, 2, 3, 4}) {
     INFO(ranks);
-    const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       LANCET_ASSIGN(const auto loaded,
                     models::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
       LANCET_ASSIGN(const auto result,
@@ -149,8 +148,7 @@ TEST_CASE("meshes: a model that tensor split is loaded on any ranks, and on its 
       if (ranks == 1) text = ids;
       CHECK(ids == text);
       return {};
-    });
-    if (!status.ok()) FAIL(status.error().message);
+    }));
   }
 }
 

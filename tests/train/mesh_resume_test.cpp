@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "checkpoint/support.h"
+#include "good.h"
 #include "in_memory.h"
 #include "temporary_folder.h"
 #include "train/meshes.h"
@@ -30,8 +31,7 @@ const Mesh saving_meshes[] = {test::mesh_of(1, 1, 1), test::mesh_of(2, 1, 2), te
 
 std::vector<checkpoint::ShardFile> files_at_end(const std::string& run) {
   const auto opened =
-      checkpoint::Checkpoint::open(std::filesystem::path(run) / "checkpoints" / checkpoint::folder_name(6));
-  REQUIRE(opened.ok());
+      test::good(checkpoint::Checkpoint::open(std::filesystem::path(run) / "checkpoints" / checkpoint::folder_name(6)));
   REQUIRE(test::verify(*opened).ok());
   return opened->manifest().files;
 }
@@ -98,12 +98,11 @@ TEST_CASE("meshes: a checkpoint of another model is refused where tensor splits 
   config.log.run_dir = folder / "run";
   config.model.n_embd = 96;
   std::vector<Error> errors(4);
-  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
     const Status mine = train::train(config, world, {.local_ranks = 4});
     if (!mine.ok()) errors[std::size_t(world.rank())] = mine.error();
     return {};
-  });
-  REQUIRE(status.ok());
+  }));
   for (const Error& error : errors) {
     CHECK(error.code == ExitCode::config);
     CHECK(error.agreed);
@@ -117,8 +116,10 @@ TEST_CASE("meshes: ranks that hold the same shards stay equal, bit for bit, wher
   config.train.dtype = GENERATE(DType::f32, DType::bf16);
   config.train.master_weights = GENERATE(true, false);  // bf16 without masters: rounded stochastically
   config.train.sequence_parallel = GENERATE(false, true);
-  const std::vector<test::Tensors> of_rank = test::train_and_look(config, 8, 5);
-  for (std::size_t rank = 0; rank < 4; ++rank) CHECK(of_rank[rank] == of_rank[rank + 4]);  // along data
+  const test::Ran ran = test::run_of(config, 8, 5);
+  for (const auto& held : {ran.parameters, ran.states})
+    for (std::size_t rank = 0; rank < 4; ++rank) CHECK(held[rank] == held[rank + 4]);  // along data
+  const std::vector<test::Tensors>& of_rank = ran.parameters;
   for (const char* whole : {"wpe.weight", "h.0.ln_2.weight", "h.0.moe.gate.weight", "h.1.mlp.c_proj.bias"})
     for (std::size_t rank = 1; rank < 4; ++rank) CHECK(of_rank[rank].at(whole) == of_rank[0].at(whole));
   for (const char* split : {"wte.weight", "h.0.attn.c_attn.weight", "h.1.mlp.c_proj.weight"}) {

@@ -1,18 +1,20 @@
-// Training on meshes: experts over `expert` with replicas over `data` give the losses of one rank.
+// Training on meshes gives the losses of one rank, and every policy plans and trains on them.
 #include <catch2/catch.hpp>
-#include <filesystem>
 
+#include "declared_costs.h"
 #include "declared_hardware.h"
-#include "in_memory.h"
+#include "good.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/ir/plan.h"
 #include "lancet/models/loaded_model.h"
 #include "lancet/planner/from_config.h"
+#include "lancet/planner/planner.h"
 #include "lancet/run/planned_step.h"
 #include "lancet/run/step_costs.h"
+#include "routers.h"
 #include "temporary_folder.h"
-#include "text.h"
 #include "train/meshes.h"
+#include "train/observed_steps.h"
 
 namespace lancet {
 namespace {
@@ -21,8 +23,6 @@ using test::check_records;
 using test::losses_of_run;
 using test::mesh_config;
 using test::Records;
-using test::Tensors;
-using test::train_and_look;
 
 // On four ranks, for expert 1, 2 and 4.
 config::Config mesh_of_four(int expert) {
@@ -40,82 +40,6 @@ TEST_CASE("meshes: three ranks train like one although they do not divide the ex
   check_records(test::run_steps(config, 3, 10), test::run_steps(alone, 1, 10), 1e-5);
 }
 
-TEST_CASE("meshes: ranks that own the same experts stay equal, bit for bit") {
-  config::Config config = mesh_of_four(2);
-  config.train.dtype = GENERATE(DType::f32, DType::bf16);
-  config.train.master_weights = GENERATE(true, false);  // bf16 without masters: rounded stochastically
-  const std::vector<Tensors> of_rank = train_and_look(config, 4, 5);
-  CHECK(of_rank[0] == of_rank[2]);
-  CHECK(of_rank[1] == of_rank[3]);
-  const std::string expert = "h.0.moe.experts.c_fc.weight";
-  CHECK(of_rank[0].at(expert) != of_rank[1].at(expert));
-  CHECK(of_rank[0].at("wte.weight") == of_rank[1].at("wte.weight"));
-}
-
-TEST_CASE("meshes: initial values are those of one rank") {
-  const std::string name = "h.0.moe.experts.c_fc.weight";
-  const std::vector<std::byte> whole = train_and_look(mesh_config(1), 1, 0)[0].at(name);
-  const std::vector<Tensors> of_rank = train_and_look(mesh_of_four(2), 4, 0);
-  for (int rank = 0; rank < 4; ++rank) {
-    const auto half = whole.begin() + std::ptrdiff_t(whole.size() / 2) * (rank % 2);
-    const std::vector<std::byte> expected(half, half + std::ptrdiff_t(whole.size() / 2));
-    CHECK(of_rank[std::size_t(rank)].at(name) == expected);
-  }
-}
-
-TEST_CASE("meshes: a run resumes on the same mesh bit for bit, and on any other with the same losses") {
-  const test::InMemory place;
-  const test::TemporaryFolder folder;
-  config::Config config = mesh_of_four(2);
-  config.model.router_aux_loss_coef = 0;  // two ranks count the tokens of micro batches
-  config.train.save_interval = 100;
-  const auto whole = losses_of_run(config, folder / "whole", 4, 0);
-  REQUIRE(whole.size() == 6);
-  const auto files_of = [](const std::string& run) {
-    const auto opened =
-        checkpoint::Checkpoint::open(std::filesystem::path(run) / "checkpoints" / checkpoint::folder_name(6));
-    REQUIRE(opened.ok());
-    return opened->manifest().files;
-  };
-  losses_of_run(config, folder / "same", 4, 3);
-  CHECK(losses_of_run(config, folder / "same", 4, 0) == whole);
-  CHECK(files_of(folder / "same") == files_of(folder / "whole"));
-  for (const int expert : {1, 4, 0}) {  // 0: on two ranks
-    const std::string run = folder / ("moved" + std::to_string(expert));
-    losses_of_run(config, run, 4, 3);
-    config::Config other = expert > 0 ? mesh_of_four(expert) : mesh_config(4);
-    other.model.router_aux_loss_coef = 0;
-    const auto moved = losses_of_run(other, run, expert > 0 ? 4 : 2, 0);
-    INFO("expert " << expert);
-    REQUIRE(moved.size() == 6);
-    for (std::size_t i = 0; i < 6; ++i) CHECK(moved[i] == Approx(whole[i]).epsilon(i < 3 ? 1e-12 : 1e-5));
-  }
-}
-
-TEST_CASE("meshes: each expert is written once") {
-  const test::InMemory place;
-  const test::TemporaryFolder folder;
-  config::Config config = mesh_of_four(2);
-  config.train.save_interval = 100;
-  config.train.steps = 1;
-  losses_of_run(config, folder / "run", 4, 0);
-  config::Config alone = mesh_config(1);
-  alone.train.save_interval = 100;
-  alone.train.steps = 1;
-  losses_of_run(alone, folder / "alone", 1, 0);
-  const auto names_of = [&](const char* run) {
-    const auto opened =
-        checkpoint::Checkpoint::open(std::filesystem::path(folder / run) / "checkpoints" / checkpoint::folder_name(1));
-    REQUIRE(opened.ok());
-    std::vector<std::string> names = opened->names();
-    std::ranges::sort(names);
-    CHECK(std::ranges::adjacent_find(names) == names.end());
-    for (const auto& file : opened->manifest().files) CHECK(file.bytes > 0);
-    return names;
-  };
-  CHECK(names_of("run") == names_of("alone"));
-}
-
 TEST_CASE("meshes: emulated devices run the plan of a mesh, and lancet plan predicts the same plan") {
   const test::TemporaryFolder folder;
   const std::string beside = GENERATE("data", "tensor");  // expert
@@ -126,7 +50,7 @@ TEST_CASE("meshes: emulated devices run the plan of a mesh, and lancet plan pred
   config.emulated.dilation = 2;
   config.overlap.policy = "lancet";
   std::string ran;
-  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
     LANCET_ASSIGN(const run::StepRecord record, trainer->step(0));
     if (world.rank() != 0) return {};
@@ -134,34 +58,19 @@ TEST_CASE("meshes: emulated devices run the plan of a mesh, and lancet plan pred
     CHECK(record.predicted_ms.value() > 0);
     CHECK(record.a2a_ms > 0);
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   CHECK(ran.find("axes=expert") != ran.npos);
   CHECK(ran.find("axes=" + beside) != ran.npos);
   CHECK(ran.find(beside == "data" ? "data 2 x expert 2" : "expert 2 x tensor 2") != ran.npos);
-  const auto planned = run::plan_offline(config, {.ranks = 4, .hosts = 2});
-  if (!planned.ok()) FAIL(planned.error().message);
+  const auto planned = test::good(run::plan_offline(config, {.ranks = 4, .hosts = 2}));
   CHECK(ir::print(planned->plan) == ran);
-}
-
-TEST_CASE("meshes: a plan of one mesh is refused on another") {
-  const test::TemporaryFolder folder;
-  const std::string hardware = folder.write("declared.json", test::declared_hardware({.latency_us = 1000}));
-  const config::Config config = mesh_of_four(2);
-  const auto planned = run::plan_offline(config, {.ranks = 4, .hosts = 2, .hardware = hardware});
-  if (!planned.ok()) FAIL(planned.error().message);
-  const std::string file = folder.write("plan.ir", ir::print(planned->plan));
-  CHECK(planner::read_plan(file, {config, 4}).ok());
-  const auto refused = planner::read_plan(file, {mesh_of_four(4), 4});
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().message.ends_with("mesh: expected a plan of the mesh expert 4, found data 2 x expert 2"));
 }
 
 TEST_CASE("meshes: the profiler measures the groups that plans name, and lacks them on another mesh") {
   const test::TemporaryFolder folder;
   config::Config config = mesh_of_four(2);
   config.overlap.profile = folder / "costs.json";
-  const Status status = comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto step, run::measure_step(config, world, {.local_ranks = 4, .seconds = 0}));
     if (world.rank() != 0) return {};
     CHECK(step.profile.network.groups.size() == 2);
@@ -169,38 +78,256 @@ TEST_CASE("meshes: the profiler measures the groups that plans name, and lacks t
     CHECK(step.profile.network.groups.contains("expert 2"));
     CHECK(cost::op_costs(step.profile, step.programs[0]).ok());
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
-  const auto read = cost::read_profile(config.overlap.profile);
-  REQUIRE(read.ok());
+  }));
+  const auto read = test::good(cost::read_profile(config.overlap.profile));
   const run::PlanTarget target{.ranks = 4, .hosts = 1, .profile = config.overlap.profile};
-  const auto planned = run::plan_offline(config, target);
-  if (!planned.ok()) FAIL(planned.error().message);
+  const auto planned = test::good(run::plan_offline(config, target));
   cost::Profile without = *read;
   without.network.groups.clear();
   folder.write("costs.json", cost::print(without));
-  const auto refused = run::plan_offline(config, target);
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().message.find("collectives over the mesh's axes expert") != std::string::npos);
+  const Error refused = test::refused(run::plan_offline(config, target));
+  CHECK(refused.message.find("collectives over the mesh's axes expert") != std::string::npos);
 }
 
-TEST_CASE("meshes: a saved model is loaded on ranks that do not divide its experts") {
-  const test::InMemory place;
-  const test::TemporaryFolder folder;
-  config::Config config = mesh_of_four(2);
-  config.train.save_interval = 100;
-  config.train.steps = 1;
-  losses_of_run(config, folder / "run", 4, 0);
-  for (const int ranks : {1, 3, 4}) {
-    const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-      LANCET_ASSIGN(const auto loaded,
-                    models::LoadedModel::load(folder / "run", world, {.local_ranks = ranks, .dtype = {}}));
-      const config::Config& found = loaded->config();
-      return config::check(found, ranks);
-    });
-    INFO(ranks);
-    CHECK(status.ok());
+// Plans for meshes: every policy makes one, on ranks that meet in the same collectives, and trains as without overlap.
+
+namespace {
+
+using ir::Mesh;
+using test::config_on;
+
+// Rank 0's records of steps that are planned with declared costs. The plan must run on all ranks without a deadlock.
+Records planned_steps(const config::Config& config, const Mesh& mesh) {
+  const test::DeclaredCosts costs;
+  const auto plan = test::good(planner::plan_step({config, mesh.ranks()}, {.costs = &costs}));
+  const std::vector<const ir::Plan*> plans(std::size_t(mesh.ranks()), &*plan);
+  const Status status = ir::verify_ranks(plans, mesh);
+  if (!status.ok()) FAIL_CHECK(status.error().message);
+  if (mesh.ranks() > 4) return {};  // the plan is enough
+  return test::run_steps(config, mesh.ranks(), 3, {}, &costs);
+}
+
+}  // namespace
+
+// Every policy on every mesh, which has one of three ways to hold a step: with the optimizer's state whole or sharded,
+// and in two micro batches whose sequences tensor splits. Each policy and each mesh meets each of them.
+TEST_CASE("mesh plans: every policy runs on all ranks without a deadlock, and trains like sequential") {
+  const int number = GENERATE(range(0, int(test::meshes.size())));
+  const Mesh& mesh = test::meshes[std::size_t(number)];
+  const int way = GENERATE(0, 1, 2);
+  config::Config config = config_on(mesh);
+  config.train.zero = way > 0;
+  if (way == 2) {
+    config.train.gradient_accumulation_steps = 2;
+    config.train.sequence_parallel = true;
   }
+  const Records expected = planned_steps(config, mesh);
+  const std::vector<planner::PolicyInfo> policies = planner::policies();
+  for (int i = 0; i < int(policies.size()); ++i) {
+    if ((number + i) % 3 != way) continue;
+    INFO(to_string(mesh) << ", " << policies[std::size_t(i)].name << ", way " << way);
+    config.overlap.policy = policies[std::size_t(i)].name;
+    const Records found = planned_steps(config, mesh);
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t at = 0; at < expected.size(); ++at)
+      CHECK(found[at].loss == Approx(expected[at].loss).epsilon(1e-6));
+  }
+}
+
+// Every mesh trains like one rank: the same losses, norms and drops, also where tensor splits weights, sequences and
+// the vocabulary.
+
+namespace {
+
+using ir::Axis;
+
+constexpr int loss_steps = 5;
+
+// Trains on all meshes that have a tensor axis of at least `tensor`. The optimizer's state is whole on every second
+// mesh, sharded on the others; `zero` says which on the first.
+void check_meshes(config::Config alone, int least_tensor = 1, int zero = 0) {
+  const Records expected = test::run_steps(alone, 1, loss_steps);
+  CHECK((expected[0].drop_pct.value() > 0) == !alone.model.experts_choose());
+  CHECK(expected[0].grad_norm > alone.train.clip_grad);
+  for (const Mesh& mesh : test::meshes) {
+    if (mesh[Axis::tensor] < least_tensor) continue;
+    const config::Config there = config_on(mesh);
+    config::Config config = alone;
+    config.mesh = there.mesh;
+    config.train.micro_batch_size = there.train.micro_batch_size;
+    config.train.zero = zero;
+    zero = 1 - zero;
+    INFO(to_string(mesh) << ", train.zero " << config.train.zero);
+    check_records(test::run_steps(config, mesh.ranks(), loss_steps), expected, 1e-5);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("meshes: steps by every router on every mesh are those of one rank") {
+  config::Config alone = test::mesh_config(1);
+  const int router = GENERATE(range(0, int(test::routes.size())));
+  test::routes[std::size_t(router)].set(alone.model);
+  check_meshes(alone, 1, router % 2);
+}
+
+TEST_CASE("meshes: shared and narrow experts behind a dense block train as on one rank") {
+  config::Config alone = test::mesh_config(1);
+  test::set_shared(alone.model);
+  alone.train.sequence_parallel = GENERATE(false, true);
+  check_meshes(alone, alone.train.sequence_parallel ? 2 : 1);
+}
+
+TEST_CASE("meshes: a vocabulary that fills no shard of a mesh trains as on one rank") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.vocab_size = 8191;
+  check_meshes(alone);
+}
+
+TEST_CASE("meshes: sequences that tensor splits train as on one rank") {
+  config::Config alone = test::mesh_config(1);
+  alone.train.sequence_parallel = true;
+  check_meshes(alone, 2);
+}
+
+TEST_CASE("meshes: bf16 trains alike on every mesh") {
+  config::Config alone = test::mesh_config(1);
+  alone.train.dtype = DType::bf16;
+  alone.train.master_weights = GENERATE(true, false);
+  const Records expected = test::run_steps(alone, 1, loss_steps);
+  for (const Mesh& mesh : test::meshes) {
+    config::Config config = alone;
+    config.mesh = config_on(mesh).mesh;
+    config.train.micro_batch_size = config_on(mesh).train.micro_batch_size;
+    INFO(to_string(mesh) << ", master weights " << config.train.master_weights);
+    const Records found = test::run_steps(config, mesh.ranks(), loss_steps);
+    for (std::size_t i = 0; i < expected.size(); ++i) CHECK(found[i].loss == Approx(expected[i].loss).epsilon(5e-3));
+  }
+}
+
+TEST_CASE("meshes: dense models train on every mesh without experts as on one rank") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.moe_layer_freq = 0;
+  alone.model.num_local_experts.reset();
+  alone.train.sequence_parallel = GENERATE(false, true);
+  const Records expected = test::run_steps(alone, 1, loss_steps);
+  for (const Mesh& mesh : test::meshes) {
+    if (mesh[Axis::expert] > 1) continue;
+    config::Config config = alone;
+    config.mesh.data = mesh[Axis::data];
+    config.mesh.tensor = mesh[Axis::tensor];
+    config.train.micro_batch_size = test::step_rows / mesh[Axis::data];
+    config.train.zero = mesh[Axis::data] > 1;
+    INFO(to_string(mesh));
+    const Records found = test::run_steps(config, mesh.ranks(), loss_steps);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
+      CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
+    }
+  }
+}
+
+TEST_CASE("meshes: micro batches on every mesh add up to the step of one rank") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.router_group_size = 1;
+  alone.model.router_aux_loss_coef = 0;  // counts the tokens of a micro batch
+  alone.train.sequence_parallel = GENERATE(false, true);
+  const Records expected = test::run_steps(alone, 1, loss_steps);
+  CHECK(expected[0].grad_norm > alone.train.clip_grad);
+  int zero = alone.train.sequence_parallel;
+  for (const Mesh& mesh : test::meshes) {
+    config::Config config = alone;
+    config.mesh = config_on(mesh).mesh;
+    config.train.micro_batch_size = config_on(mesh).train.micro_batch_size / 2;
+    config.train.gradient_accumulation_steps = 2;
+    config.train.zero = zero;
+    zero = 1 - zero;
+    INFO(to_string(mesh) << ", train.zero " << config.train.zero << ", sequences split "
+                         << config.train.sequence_parallel);
+    const Records found = test::run_steps(config, mesh.ranks(), loss_steps);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
+      CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
+    }
+  }
+}
+
+// Every parameter's gradient on every mesh is that of one rank, from the same weights and the same route. The routes
+// are checked to be equal in every layer, so no token that chose another expert can excuse a difference, and no route
+// has to be replayed.
+
+namespace {
+
+using test::LayerRoute;
+using test::ObservedStep;
+using test::Weights;
+
+// Of the largest element of a parameter's gradient. Rounding came to 3e-6 with the larger vocabulary, else to 1e-6.
+constexpr double gradient_tolerance = 2e-5;
+
+void check_gradients_alike(const ObservedStep& step, const ObservedStep& alone, const Mesh& mesh) {
+  for (const auto& [layer, expected] : alone[0].routes) {
+    INFO(layer);
+    const LayerRoute found = test::whole_route(step, mesh, layer);
+    REQUIRE(found.expert == expected.expert);
+    REQUIRE(found.slot == expected.slot);
+    CHECK(std::ranges::count(expected.slot, -1) > 0);
+  }
+  for (const auto& [name, expected] : alone[0].gradients) {
+    INFO(name);
+    CHECK(test::relative_error(step, name, expected.values) < gradient_tolerance);
+  }
+}
+
+// The gradients of the first step, and of one with the weights that one rank has after others.
+void check_gradients_on(std::span<const Mesh> meshes, const config::Config& alone) {
+  constexpr int trained_steps = 4;
+  Weights trained;
+  const auto expected =
+      test::observe_steps(alone, 1, trained_steps + 1, [&](train::Trainer& trainer, int step) -> Status {
+        if (step == trained_steps) trained = test::weights_of(trainer.store());
+        return {};
+      });
+  CHECK(expected[0][0].gradients.size() == trained.size());  // of every parameter
+  for (const Mesh& mesh : meshes)
+    for (const int zero : {0, 1}) {
+      if (zero && mesh.size(ir::batch_axes) == 1) continue;  // nothing to divide
+      config::Config config = test::moved_to(mesh, alone);
+      config.train.zero = zero;
+      INFO(to_string(mesh) << ", train.zero " << zero << ", sequences split " << config.train.sequence_parallel);
+      const auto found =
+          test::observe_steps(config, mesh.ranks(), trained_steps + 1, [&](train::Trainer& trainer, int step) {
+            return step == trained_steps ? test::set_weights(trainer.store(), trained) : Status();
+          });
+      const char* replicated = "h.0.moe.gate.weight";  // ZeRO-1 divides what all ranks hold
+      const auto share = found[0][0].gradients.at(replicated).values.size();
+      CHECK((share < expected[0][0].gradients.at(replicated).values.size()) == (zero == 1));
+      check_gradients_alike(found.front(), expected.front(), mesh);
+      check_gradients_alike(found.back(), expected.back(), mesh);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("meshes: the gradients of all parameters are those of one rank under the same route") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.router = GENERATE(from_range(test::top_1_routers));
+  check_gradients_on(test::meshes, alone);
+}
+
+TEST_CASE("meshes: gradients are those of one rank where tensor splits sequences") {
+  config::Config alone = test::mesh_config(1);
+  alone.train.sequence_parallel = true;
+  std::vector<Mesh> meshes;
+  for (const Mesh& mesh : test::meshes)
+    if (mesh[Axis::tensor] > 1) meshes.push_back(mesh);
+  check_gradients_on(meshes, alone);
+}
+
+TEST_CASE("meshes: gradients are those of one rank where a vocabulary fills no shard") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.vocab_size = 8191;
+  check_gradients_on(test::meshes, alone);
 }
 
 }  // namespace lancet

@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -70,32 +69,6 @@ inline void check_records(const Records& found, const Records& expected, double 
     CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(10 * epsilon));
     CHECK(found[i].drop_pct.value() == Approx(expected[i].drop_pct.value()).margin(0.2));
   }
-}
-
-// The bytes of a rank's parameters and optimizer state, by name.
-using Tensors = std::map<std::string, std::vector<std::byte>>;
-
-inline Tensors tensors_of(const runtime::TensorStore& store) {
-  Tensors tensors;
-  for (const auto& [name, tensor] : store.all()) {
-    if (tensor.kind != ir::TensorKind::parameter && tensor.kind != ir::TensorKind::state) continue;
-    const auto* start = tensor.memory.as<std::byte>();
-    tensors[name].assign(start, start + ir::bytes(tensor.type));
-  }
-  return tensors;
-}
-
-// Each rank's tensors after these steps.
-inline std::vector<Tensors> train_and_look(const config::Config& config, int ranks, int steps) {
-  std::vector<Tensors> tensors(static_cast<std::size_t>(ranks));
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
-    for (int step = 0; step < steps; ++step) LANCET_TRY(trainer->step(step));
-    tensors[std::size_t(world.rank())] = tensors_of(trainer->store());
-    return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
-  return tensors;
 }
 
 // The losses in the records of a run on these ranks up to `stop` (0: the end). costs: instead of measured ones.

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "declared_costs.h"
+#include "good.h"
 #include "lancet/data/batches.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/planner/from_config.h"
@@ -32,8 +33,7 @@ ir::Plan micro_plan(const config::Config& config, int in_plan, const cost::Costs
   request.costs = costs;
   request.accumulate = true;
   request.micro_batches = in_plan;
-  auto plan = planner::make_plan(model.forward, request);
-  if (!plan.ok()) throw InternalError(plan.error().message);
+  auto plan = test::good(planner::make_plan(model.forward, request));
   if (const Status sound = ir::verify(*plan); !sound.ok()) throw InternalError(sound.error().message);
   return *plan;
 }
@@ -85,9 +85,8 @@ Status train_rank(const config::Config& config, const ir::Plan& plan, comm::Comm
 
 Trained trained_by(const config::Config& config, const ir::Plan& plan) {
   Trained trained;
-  const Status status = comm::run_inproc(
-      micro_ranks, [&](comm::Communicator& world) -> Status { return train_rank(config, plan, world, trained); });
-  if (!status.ok()) throw InternalError(status.error().message);
+  test::good(comm::run_inproc(
+      micro_ranks, [&](comm::Communicator& world) -> Status { return train_rank(config, plan, world, trained); }));
   return trained;
 }
 

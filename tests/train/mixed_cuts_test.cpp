@@ -1,11 +1,11 @@
 // Training under `lancet` where it mixes cuts: rings with a list schedule, and cuts of single MoE layers.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <fstream>
 #include <set>
 
 #include "declared_costs.h"
+#include "good.h"
 #include "lancet/cost/costs.h"
 #include "lancet/ir/plan.h"
 #include "lancet/planner/from_config.h"
@@ -42,8 +42,7 @@ struct CostsOfMixes : cost::Costs {
 struct CostsOfProfile final : CostsOfMixes {
   std::set<std::string, std::less<>> keys;
   CostsOfProfile(const config::Config& config, int ranks) : CostsOfMixes(config) {
-    const auto programs = planner::programs_to_profile({config, ranks}, 1);
-    REQUIRE(programs.ok());
+    const auto programs = test::good(planner::programs_to_profile({config, ranks}, 1));
     for (const ir::Program& program : *programs)
       for (const ir::Instruction& at : program.instructions)
         if (cost::is_local(program, at)) keys.insert(cost::op_key(program, at));
@@ -67,9 +66,7 @@ struct Mixed {
 Mixed planned(const config::Config& config, int ranks, bool compare = true) {
   const CostsOfMixes costs(config);
   Mixed mixed;
-  auto plan = planner::plan_step({config, ranks}, {.costs = &costs, .compare = compare}, &mixed.report);
-  INFO((plan.ok() ? "" : plan.error().message));
-  REQUIRE(plan.ok());
+  auto plan = test::good(planner::plan_step({config, ranks}, {.costs = &costs, .compare = compare}, &mixed.report));
   mixed.plan = *std::move(plan);
   return mixed;
 }
@@ -107,40 +104,19 @@ std::set<std::string_view> cuts_of(const ir::Plan& plan) {
   return cuts;
 }
 
-struct MixedRun {
-  test::Records records;                                       // of rank 0
-  std::vector<std::vector<std::vector<std::int32_t>>> routes;  // by rank, then by step and layer
-  ir::Plan plan;
-};
-
-MixedRun trained(const config::Config& config, int ranks, int steps) {
+test::Ran trained(const config::Config& config, int ranks, int steps) {
   const CostsOfMixes costs(config);
-  MixedRun result;
-  result.routes.resize(std::size_t(ranks));
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer,
-                  train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs, .inspect = true}));
-    auto& routes = result.routes[std::size_t(world.rank())];
-    for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
-      for (auto& route : test::routes_of(*trainer)) routes.push_back(std::move(route));
-      if (world.rank() == 0) result.records.push_back(record);
-    }
-    if (world.rank() == 0) result.plan = trainer->executor().plan();
-    return {};
-  });
-  if (!status.ok()) throw InternalError(status.error().message);
-  return result;
+  return test::run_of(config, ranks, steps, {.costs = &costs, .inspect = true});
 }
 
 // Losses, and of every rank all experts, slots and drops. The plan that runs has the cuts that the planned one has.
 void check_training(config::Config config, int ranks, const ir::Plan& planned) {
-  const MixedRun found = trained(config, ranks, 5);
-  CHECK(found.plan.header.text("policy") == "lancet");
+  const test::Ran found = trained(config, ranks, 5);
+  CHECK(found.policy() == "lancet");
   CHECK((count_of(found.plan, "permute_shards") > 0) == (count_of(planned, "permute_shards") > 0));
   CHECK((schedule::most_parts(found.plan.program) > 1) == (schedule::most_parts(planned.program) > 1));
   config.overlap.policy = "sequential";
-  const MixedRun expected = trained(config, ranks, 5);
+  const test::Ran expected = trained(config, ranks, 5);
   for (std::size_t i = 0; i < expected.records.size(); ++i) {
     CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-6));
     CHECK(found.records[i].drop_pct.value() == expected.records[i].drop_pct.value());
@@ -161,9 +137,7 @@ void check_file(const ir::Plan& plan, const config::Config& config, int ranks) {
   const test::TemporaryFolder folder;
   const std::string text = ir::print(plan), file = folder / "plan.ir";
   std::ofstream(file) << text;
-  const auto read = planner::read_plan(file, {config, ranks});
-  INFO((read.ok() ? "" : read.error().message));
-  REQUIRE(read.ok());
+  const auto read = test::good(planner::read_plan(file, {config, ranks}));
   CHECK(ir::print(*read) == text);
 }
 
@@ -196,9 +170,7 @@ TEST_CASE("lancet: a profile has what rings and parts of layers together need") 
   config.overlap.max_parts = (mesh.ranks() == 4) == (config.train.gradient_accumulation_steps == 1) ? 1 : 8;
   const CostsOfMixes all(config);
   const CostsOfProfile measured(config, mesh.ranks());
-  const auto plan = planner::plan_step({config, mesh.ranks()}, {.costs = &measured});
-  INFO((plan.ok() ? "" : plan.error().message));
-  REQUIRE(plan.ok());
+  const auto plan = test::good(planner::plan_step({config, mesh.ranks()}, {.costs = &measured}));
   if (config.overlap.max_parts == 1) CHECK(count_of(*plan, "permute_shards") > 0);
   CHECK(ir::print(*plan) == ir::print(*planner::plan_step({config, mesh.ranks()}, {.costs = &all})));
 }
@@ -206,8 +178,8 @@ TEST_CASE("lancet: a profile has what rings and parts of layers together need") 
 TEST_CASE("lancet: rings are left out by the name of their pass") {
   const config::Config config = with_rings(test::mesh_of(1, 1, 2));
   const CostsOfMixes costs(config);
-  const auto plan = planner::plan_step({config, 2}, {.costs = &costs, .skip = {"search_orders_with_rings"}});
-  REQUIRE(plan.ok());
+  const auto plan =
+      test::good(planner::plan_step({config, 2}, {.costs = &costs, .skip = {"search_orders_with_rings"}}));
   CHECK(count_of(*plan, "permute_shards") == 0);
 }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "declared_profile.h"
+#include "good.h"
 #include "lancet/base/files.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
@@ -29,18 +30,16 @@ config::Config config_with(const char* policy) {
 struct PlanFile {
   explicit PlanFile(const config::Config& config, int ranks = 2) {
     const std::string profile = test::write_declared_profile(folder / "costs.json", config, ranks, ranks);
-    auto made = run::plan_offline(config, {.ranks = ranks, .hosts = ranks, .profile = profile});
-    if (!made.ok()) FAIL(made.error().message);
+    auto made = test::good(run::plan_offline(config, {.ranks = ranks, .hosts = ranks, .profile = profile}));
     planned = *std::move(made);
     text = ir::print(planned.plan);
   }
   std::string error_of(const std::string& edited, const config::Config& config, int ranks = 2) const {
-    const auto read = planner::read_plan(folder.write("edited.ir", edited), {config, ranks});
-    REQUIRE_FALSE(read.ok());
-    CHECK(read.error().code == ExitCode::config);
-    CHECK(read.error().message.starts_with("plan " + (folder / "edited.ir") + ": "));
-    CHECK(read.error().message.find('\n') == std::string::npos);
-    return read.error().message;
+    const Error read = test::refused(planner::read_plan(folder.write("edited.ir", edited), {config, ranks}));
+    CHECK(read.code == ExitCode::config);
+    CHECK(read.message.starts_with("plan " + (folder / "edited.ir") + ": "));
+    CHECK(read.message.find('\n') == std::string::npos);
+    return read.message;
   }
   test::TemporaryFolder folder;
   run::PlannedStep planned;
@@ -55,16 +54,14 @@ TEST_CASE("a plan file survives a round trip") {
   const auto policy = GENERATE("sequential", "dw", "partition", "lancet");
   const config::Config config = config_with(policy);
   const PlanFile file(config);
-  const auto read = planner::read_plan(file.folder.write("plan.ir", file.text), {config, 2});
-  if (!read.ok()) FAIL(read.error().message);
+  const auto read = test::good(planner::read_plan(file.folder.write("plan.ir", file.text), {config, 2}));
   CHECK(ir::print(*read) == file.text);
   CHECK(read->header.text("policy") == policy);
   auto other_way = config;  // the config's policy does not restrict a plan file
   other_way.overlap.policy = "auto";
   other_way.overlap.bucket_bytes = 1000;
   other_way.train.lr = 3;
-  const auto again = planner::read_plan(file.folder / "plan.ir", {other_way, 2});
-  if (!again.ok()) FAIL(again.error().message);
+  const auto again = test::good(planner::read_plan(file.folder / "plan.ir", {other_way, 2}));
 }
 
 TEST_CASE("the report covers every policy") {
@@ -133,10 +130,9 @@ TEST_CASE("a plan for another configuration is refused with the difference") {
     CHECK(has(file.error_of("what is this\n", config), "line 1"));
     CHECK(has(file.error_of("", config), "expected a plan, found an empty file"));
     CHECK(has(file.error_of("plan \xff\x01", config), "expected a plan's text, found byte 0xff at byte 5"));
-    const auto none = planner::read_plan(file.folder / "none.ir", {config, 2});
-    REQUIRE_FALSE(none.ok());
-    CHECK(none.error().code == ExitCode::config);
-    CHECK(has(none.error().message, "none.ir: expected a plan"));
+    const Error none = test::refused(planner::read_plan(file.folder / "none.ir", {config, 2}));
+    CHECK(none.code == ExitCode::config);
+    CHECK(has(none.message, "none.ir: expected a plan"));
   }
 }
 
@@ -278,14 +274,13 @@ TEST_CASE("ranks with different plan files stop together") {
   const std::string other =
       file.folder.write("other.ir", test::match_replaced(file.text, "\\| ms [0-9.e-]+ ", "| ms 0.0001 "));
   std::vector<Error> errors(2);
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     const auto trainer =
         train::Trainer::create(config, world, {.local_ranks = 2, .plan_file = world.rank() == 0 ? mine : other});
     if (trainer.ok()) return internal_error("expected an error");
     errors[std::size_t(world.rank())] = trainer.error();
     return {};
-  });
-  REQUIRE(status.ok());
+  }));
   for (const Error& error : errors) {
     CHECK(error.code == ExitCode::config);
     CHECK(error.agreed);
@@ -302,7 +297,7 @@ TEST_CASE("a run from a plan file trains like sequential; its trace has each ins
   const std::string path = file.folder.write("plan.ir", file.text);
   std::vector<run::StepRecord> records;
   std::string trace, banner;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .plan_file = path}));
     for (int step = 0; step < 3; ++step) {
       LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
@@ -312,8 +307,7 @@ TEST_CASE("a run from a plan file trains like sequential; its trace has each ins
     CHECK(text.empty() == (world.rank() != 0));
     if (world.rank() == 0) trace = text, banner = trainer->banner();
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
   const ir::Plan& plan = file.planned.plan;
   CHECK(has(banner, fmt::format("policy     lancet: {} instructions; predicted step {:.1f} ms, exposed {:.1f} ms",
                                 plan.program.instructions.size(), plan.header.real("predicted_ms"),
@@ -339,7 +333,7 @@ TEST_CASE("a run reports why it is sequential") {
   costs.network_mb_per_s = 1e12;
   costs.latency_ms = 0;
   const config::Config config = config_with("partition");
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .costs = &costs}));
     if (world.rank() != 0) return {};
     const std::string banner = trainer->banner();
@@ -347,16 +341,15 @@ TEST_CASE("a run reports why it is sequential") {
     CHECK(has(banner, "policy     sequential: "));
     CHECK(has(banner, "\nwhy        partition runs sequential: predicted "));
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
 }
 
 TEST_CASE("a run on one rank reports why it is sequential, with costs and without") {
   const test::DeclaredCosts costs;
   const bool known = GENERATE(false, true);
   const auto world = comm::make_self();
-  const auto trainer = train::Trainer::create(config_with("partition"), *world, {.costs = known ? &costs : nullptr});
-  if (!trainer.ok()) FAIL(trainer.error().message);
+  const auto trainer =
+      test::good(train::Trainer::create(config_with("partition"), *world, {.costs = known ? &costs : nullptr}));
   const std::string banner = (*trainer)->banner();
   INFO(banner);
   CHECK(has(banner, known ? "; predicted step " : "; predicted step time n/a"));
@@ -369,7 +362,7 @@ TEST_CASE("runs of micro batches add up their predictions") {
   config::Config config = config_with("dw");
   config.train.micro_batch_size = 2;
   config.train.gradient_accumulation_steps = micro_batches;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2, .costs = &costs}));
     LANCET_ASSIGN(const run::StepRecord record, trainer->step(0));
     const double planned = trainer->executor().plan().header.real("predicted_ms");
@@ -378,8 +371,7 @@ TEST_CASE("runs of micro batches add up their predictions") {
     CHECK(record.predicted_ms.value() > 6 * planned);  // a micro batch lacks only the update and the all-reduces
     CHECK(record.predicted_ms.value() < 11 * planned);
     return {};
-  });
-  if (!status.ok()) FAIL(status.error().message);
+  }));
 }
 
 }  // namespace lancet

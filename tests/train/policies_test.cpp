@@ -1,69 +1,26 @@
 // Every policy trains like `sequential`: the mathematics is unchanged (Lancet, sections 4 and 5; rule 1).
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <functional>
 #include <thread>
 
 #include "declared_costs.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/planner/planner.h"
+#include "lancet/schedule/step.h"
 #include "routers.h"
 #include "train/support.h"
 
 namespace lancet {
 namespace {
 
-using Records = std::vector<run::StepRecord>;
+using test::Ran;
 
-struct Run {
-  Records records;
-  std::vector<std::vector<std::int32_t>> routes;  // of rank 0, by step and layer
-  std::string policy;                             // the policy that ran
-  std::int64_t arena = 0;
-  int instructions = 0;
-  std::int64_t parts = 1;                   // the largest number of parts
-  std::vector<std::vector<float>> weights;  // of rank 0, by name
-};
-
-// What happens on each rank before its first step, and before each step.
-struct Around {
-  std::function<void(train::Trainer&)> prepare = {};
-  std::function<void(int rank, int step)> before = {};
-};
-
-Run train_run(config::Config config, int ranks, int steps, const cost::Costs& costs, const Around& around = {}) {
-  Run result;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer,
-                  train::Trainer::create(config, world, {.local_ranks = ranks, .costs = &costs, .inspect = true}));
-    if (around.prepare) around.prepare(*trainer);
-    for (int step = 0; step < steps; ++step) {
-      if (around.before) around.before(world.rank(), step);
-      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
-      if (world.rank() != 0) continue;
-      result.records.push_back(record);
-      for (auto& route : test::routes_of(*trainer)) result.routes.push_back(std::move(route));
-    }
-    if (world.rank() != 0) return {};
-    const ir::Plan& plan = trainer->executor().plan();
-    result.policy = plan.header.text("policy");
-    result.arena = plan.arena_bytes;
-    result.instructions = int(plan.program.instructions.size());
-    for (const ir::Instruction& at : plan.program.instructions)
-      result.parts = std::max(result.parts, at.attributes.integer("parts", 1));
-    for (const auto& [name, tensor] : trainer->store().all())
-      if (tensor.kind == ir::TensorKind::parameter && tensor.type.dtype == DType::f32) {
-        const auto span = tensor.memory.span<const float>();
-        result.weights.emplace_back(span.begin(), span.end());
-      }
-    return {};
-  });
-  if (!status.ok()) throw InternalError(status.error().message);
-  return result;
+Ran train_run(const config::Config& config, int ranks, int steps, const cost::Costs& costs) {
+  return test::run_of(config, ranks, steps, {.costs = &costs, .inspect = true});
 }
 
 // Routing and drops are equal; sums over rows may have another order.
-void check_alike(const Run& found, const Run& expected, double epsilon = 1e-6) {
+void check_alike(const Ran& found, const Ran& expected, double epsilon = 1e-6) {
   REQUIRE(found.records.size() == expected.records.size());
   for (std::size_t i = 0; i < expected.records.size(); ++i) {
     INFO("step " << i + 1);
@@ -74,18 +31,18 @@ void check_alike(const Run& found, const Run& expected, double epsilon = 1e-6) {
     CHECK(found.records[i].router_entropy.value() == Approx(expected.records[i].router_entropy.value()).epsilon(1e-5));
   }
   if (epsilon > 1e-5) return;
-  REQUIRE(!expected.routes.empty());
+  REQUIRE(!expected.routes[0].empty());
   CHECK(found.routes == expected.routes);
 }
 
 // The plan that ran is the policy's own. auto has none, nor has collective_matmul, whose rings need ranks along tensor
 // (collective_matmul_test.cpp).
-void check_own_plan(const Run& found, std::string_view policy) {
-  INFO(policy << " ran " << found.policy << ", " << found.instructions << " instructions");
+void check_own_plan(const Ran& found, std::string_view policy) {
+  INFO(policy << " ran " << found.policy() << ", " << found.plan.program.instructions.size() << " instructions");
   if (policy == "auto")
-    CHECK(found.policy != "sequential");
+    CHECK(found.policy() != "sequential");
   else
-    CHECK(found.policy == (policy == "collective_matmul" ? "sequential" : policy));
+    CHECK(found.policy() == (policy == "collective_matmul" ? "sequential" : policy));
 }
 
 config::Config config_of(const test::Route& route, double capacity_factor) {
@@ -107,18 +64,18 @@ TEST_CASE("every policy trains like sequential") {
   const bool drops = GENERATE(true, false);
   auto config = config_of(test::routes[router], drops ? 0.75 : 2.0);
   const test::DeclaredCosts costs;
-  const Run expected = train_run(config, 2, 5, costs);
-  REQUIRE(expected.policy == "sequential");
+  const Ran expected = train_run(config, 2, 5, costs);
+  REQUIRE(expected.policy() == "sequential");
   const std::vector<planner::PolicyInfo> policies = planner::policies();
   for (std::size_t i = 0; i < policies.size(); ++i) {
     const std::string_view policy = policies[i].name;
     if (policy == "sequential" || ((router + i) % 2 == 0) != drops) continue;
     config.overlap.policy = policy;
-    const Run found = train_run(config, 2, 5, costs);
+    const Ran found = train_run(config, 2, 5, costs);
     INFO(policy << " with router " << router);
     check_own_plan(found, policy);
     check_alike(found, expected);
-    if (policy == "dw") CHECK(found.weights == expected.weights);  // bit for bit: only the order differs
+    if (policy == "dw") CHECK(found.parameters == expected.parameters);  // bit for bit: only the order differs
   }
 }
 
@@ -129,33 +86,15 @@ TEST_CASE("every policy trains shared and narrow experts like sequential") {
   config.model.moe_intermediate_size = 24;
   config.model.n_shared_experts = 2;
   const test::DeclaredCosts costs;
-  const Run expected = train_run(config, 2, 5, costs);
+  const Ran expected = train_run(config, 2, 5, costs);
   for (const auto& [policy, what, cuts] : planner::policies()) {
     if (policy == "sequential") continue;
     config.overlap.policy = policy;
-    const Run found = train_run(config, 2, 5, costs);
+    const Ran found = train_run(config, 2, 5, costs);
     INFO(policy);
     check_own_plan(found, policy);
     check_alike(found, expected);
-    if (policy == "dw") CHECK(found.weights == expected.weights);
-  }
-}
-
-TEST_CASE("every policy trains micro batches like sequential") {
-  auto config = config_of({config::Router::top_k, 2}, 0.75);
-  config.train.gradient_accumulation_steps = GENERATE(2, 4);
-  config.train.micro_batch_size = 4;
-  const test::DeclaredCosts costs;
-  const Run expected = train_run(config, 2, 4, costs);
-  REQUIRE(expected.policy == "sequential");
-  for (const auto& [policy, what, cuts] : planner::policies()) {
-    if (policy == "sequential") continue;
-    config.overlap.policy = policy;
-    const Run found = train_run(config, 2, 4, costs);
-    INFO(policy);
-    check_own_plan(found, policy);
-    check_alike(found, expected);
-    if (policy == "dw") CHECK(found.weights == expected.weights);
+    if (policy == "dw") CHECK(found.parameters == expected.parameters);
   }
 }
 
@@ -164,16 +103,16 @@ TEST_CASE("any number of parts trains like the whole") {
   const int router = GENERATE(range(0, int(test::routes.size())));
   auto config = config_of(test::routes[std::size_t(router)], router % 2 ? 0.75 : 2.0);
   const test::DeclaredCosts costs;
-  const Run expected = train_run(config, 2, 5, costs);
+  const Ran expected = train_run(config, 2, 5, costs);
   constexpr const char* policies[] = {"tutel", "partition", "lancet"};
   for (int i = 0; i < 4; ++i) {
     const char* policy = policies[(router + i) % 3];
     const int parts = 1 << i;
     config.overlap.policy = policy;
     config.overlap.parts = parts;
-    const Run found = train_run(config, 2, 5, costs);
+    const Ran found = train_run(config, 2, 5, costs);
     INFO(policy << " in " << parts << " parts");
-    CHECK(found.parts == parts);
+    CHECK(schedule::most_parts(found.plan.program) == parts);
     check_alike(found, expected);
   }
 }
@@ -181,14 +120,14 @@ TEST_CASE("any number of parts trains like the whole") {
 TEST_CASE("groups of peers on four ranks train like the whole") {
   auto config = config_of({config::Router::switch_top1}, 0.75);
   const test::DeclaredCosts costs;
-  const Run expected = train_run(config, 4, 5, costs);
+  const Ran expected = train_run(config, 4, 5, costs);
   config.overlap.policy = "fastermoe";
   for (int groups : {2, 4}) {
     config.overlap.parts = groups;
-    const Run found = train_run(config, 4, 5, costs);
+    const Ran found = train_run(config, 4, 5, costs);
     INFO(groups << " groups");
-    CHECK(found.policy == "fastermoe");
-    CHECK(found.parts == groups);
+    CHECK(found.policy() == "fastermoe");
+    CHECK(schedule::most_parts(found.plan.program) == groups);
     check_alike(found, expected);
   }
 }
@@ -197,15 +136,15 @@ TEST_CASE("comet's tiles on one, two and four ranks train like the whole") {
   const int ranks = GENERATE(1, 2, 4);
   auto config = config_of({config::Router::top_k, 2, true}, 0.75);
   const test::DeclaredCosts costs;
-  const Run expected = train_run(config, ranks, 5, costs);
+  const Ran expected = train_run(config, ranks, 5, costs);
   config.overlap.policy = "comet";
   for (int parts : {2, 4}) {
     config.overlap.parts = parts;
-    const Run found = train_run(config, ranks, 5, costs);
+    const Ran found = train_run(config, ranks, 5, costs);
     INFO(ranks << " ranks, " << parts << " tiles");
-    CHECK(found.policy == (ranks == 1 ? "sequential" : "comet"));
-    CHECK(found.parts == (ranks == 1 ? 1 : parts));
-    CHECK(double(found.arena) <= 1.05 * double(expected.arena));
+    CHECK(found.policy() == (ranks == 1 ? "sequential" : "comet"));
+    CHECK(schedule::most_parts(found.plan.program) == (ranks == 1 ? 1 : parts));
+    CHECK(double(found.plan.arena_bytes) <= 1.05 * double(expected.plan.arena_bytes));
     check_alike(found, expected);
   }
 }
@@ -213,10 +152,10 @@ TEST_CASE("comet's tiles on one, two and four ranks train like the whole") {
 TEST_CASE("under every policy a late rank and ranks without tokens change no value") {
   auto config = config_of({config::Router::top_k, 1}, 2.0);
   const test::DeclaredCosts costs;
-  Around around;
+  test::RunOptions around{.costs = &costs, .inspect = true};
   // All tokens go to the first expert: its rank gets all that find a slot, the others' experts get none.
   SECTION("experts of three ranks get no tokens") {
-    around.prepare = [](train::Trainer& trainer) {
+    around.prepare = [](train::Trainer& trainer, int) {
       for (const auto& [name, tensor] : trainer.store().all()) {
         const bool gate = name.ends_with("moe.gate.weight"), bias = name.ends_with("ln_2.bias");
         const std::int64_t n = gate || bias ? tensor.type.shape.elements() : 0, width = tensor.type.shape.back();
@@ -228,8 +167,8 @@ TEST_CASE("under every policy a late rank and ranks without tokens change no val
     config.train.gradient_accumulation_steps = 2;
     config.overlap.memory_factor = 3;
   }
-  const Run expected = train_run(config, 4, 4, costs, around);
-  Around with_late = around;
+  const Ran expected = test::run_of(config, 4, 4, around);
+  test::RunOptions with_late = around;
   with_late.before = [](int rank, int step) {
     if (rank == step % 4) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   };
@@ -237,13 +176,13 @@ TEST_CASE("under every policy a late rank and ranks without tokens change no val
     if (policy == "sequential" || policy == "auto") continue;  // auto runs the plan of one of the others
     config.overlap.policy = policy;
     config.overlap.parts = policy == "comet" ? 4 : 0;  // else no tile pays here
-    const Run found = train_run(config, 4, 4, costs, around);
+    const Ran found = test::run_of(config, 4, 4, around);
     INFO(policy);
     check_own_plan(found, policy);
     check_alike(found, expected);
-    const Run late = train_run(config, 4, 4, costs, with_late);
+    const Ran late = test::run_of(config, 4, 4, with_late);
     for (std::size_t i = 0; i < found.records.size(); ++i) CHECK(late.records[i].loss == found.records[i].loss);
-    CHECK(late.weights == found.weights);
+    CHECK(late.parameters == found.parameters);
     CHECK(late.routes == found.routes);
   }
 }
@@ -265,10 +204,10 @@ TEST_CASE("four ranks, bf16 and micro batches under lancet") {
     config.train.clip_grad = 1;
     config.model.router_aux_loss_scope = config::AuxLossScope::global;
   }
-  const Run expected = train_run(config, ranks, 5, costs);
+  const Ran expected = train_run(config, ranks, 5, costs);
   config.overlap.policy = "lancet";
-  const Run found = train_run(config, ranks, 5, costs);
-  CHECK(found.policy == "lancet");
+  const Ran found = train_run(config, ranks, 5, costs);
+  CHECK(found.policy() == "lancet");
   check_alike(found, expected, config.train.dtype == DType::bf16 ? 1e-3 : 1e-6);
 }
 
@@ -280,12 +219,12 @@ TEST_CASE("the auxiliary loss of each group under policies that split the backwa
     config.model.router_group_size = 1;
     config.overlap.parts = 2;
     const test::DeclaredCosts costs;
-    const Run expected = train_run(config, 2, 5, costs);
+    const Ran expected = train_run(config, 2, 5, costs);
     for (const char* policy : {"flowmoe", "lancet"}) {
       config.overlap.policy = policy;
-      const Run found = train_run(config, 2, 5, costs);
-      CHECK(found.policy == policy);
-      CHECK(found.parts > 1);
+      const Ran found = train_run(config, 2, 5, costs);
+      CHECK(found.policy() == policy);
+      CHECK(schedule::most_parts(found.plan.program) > 1);
       check_alike(found, expected, 1e-6);
     }
   }

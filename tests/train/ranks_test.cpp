@@ -1,7 +1,12 @@
 // One loss (rule 6): the same global batch gives the same training at any number of ranks, micro batches and threads.
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <set>
 
+#include "good.h"
+#include "lancet/planner/from_config.h"
 #include "routers.h"
+#include "train/rank_state.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -104,6 +109,153 @@ TEST_CASE("MFU counts the tokens that experts kept, whatever the slots") {
   CHECK(full > 0);
   CHECK(flops(3) == Approx(full));
   CHECK(flops(6) == Approx(full));
+}
+
+// Extreme expert loads and sizes, at which other systems hang or break: they train here.
+
+namespace {
+
+// Gate weights of zero: all probabilities are equal, and the lowest index wins, so that every token chooses expert 0.
+void send_all_to_expert_0(train::Trainer& trainer) {
+  for (const char* layer : {"h.0", "h.2"}) {
+    const std::string name = std::string(layer) + ".moe.gate.weight";
+    const auto elements = static_cast<std::size_t>(trainer.store()[name].type.shape.elements());
+    REQUIRE(train::set_parameter(trainer.store(), name, std::vector<float>(elements, 0.f)).ok());
+  }
+}
+
+void check_sound(const std::vector<run::StepRecord>& records) {
+  for (const auto& record : records) {
+    REQUIRE(std::isfinite(record.loss));
+    REQUIRE(record.grad_norm > 0);
+  }
+}
+
+void check_trains(const std::vector<run::StepRecord>& records) {
+  check_sound(records);
+  CHECK(records.back().loss < records.front().loss);
+}
+
+}  // namespace
+
+TEST_CASE("all tokens to one expert: the other experts, and all experts of a rank, get none") {
+  auto config = test::small_config();
+  config.train.dtype = GENERATE(DType::f32, DType::bf16);
+  const int ranks = GENERATE(1, 2, 4);
+  config.train.micro_batch_size = 8 / ranks;
+  const auto records = test::run_steps(config, ranks, 12, [](train::Trainer& trainer, int rank) {
+    send_all_to_expert_0(trainer);
+    const bool stepped = trainer.step(0).ok();
+    send_all_to_expert_0(trainer);
+    if (rank != 0) return;  // one thread checks
+    REQUIRE(stepped);
+    for (const run::LayerLoad& layer : trainer.last_layers()) {
+      CHECK(layer.dead_experts == 3);
+      CHECK(layer.router_entropy == Approx(std::log(4)));  // all four are equally probable
+      CHECK(layer.experts_per_token == 1);
+      CHECK_FALSE(layer.z_loss.has_value());
+      CHECK(std::vector(layer.expert_tokens.begin(), layer.expert_tokens.end()) == std::vector<double>{128, 0, 0, 0});
+    }
+  });
+  check_trains(records);
+  CHECK(records[0].dead_experts == 6);  // 3 of 4 in each of two layers
+  CHECK(records[0].load_max_over_mean.value() == Approx(4));
+  CHECK(records[0].router_entropy.value() == Approx(std::log(4)));
+}
+
+TEST_CASE("capacity 1: nearly all tokens are dropped") {
+  auto config = test::small_config();
+  config.model.capacity_factor = 1e-6;
+  const int ranks = GENERATE(1, 2);
+  config.train.micro_batch_size = 8 / ranks;
+  const auto records = test::run_steps(config, ranks, 5);
+  check_trains(records);
+  // At most one token per rank, expert and layer is kept: 4 of 64, or of 128 on one rank.
+  CHECK(records[0].drop_pct.value() >= 100 * (1 - 4.0 * ranks / 128) - 1e-3);
+}
+
+TEST_CASE("batch 1, sequence 1") {
+  auto config = test::small_config();
+  config.train.micro_batch_size = 1;
+  SECTION("one sequence per rank") {}
+  SECTION("one token per rank") { config.train.seq_len = 1; }
+  check_sound(test::run_steps(config, GENERATE(1, 2), 8));  // too few tokens for a falling loss
+}
+
+TEST_CASE("an exploding learning rate ends the run with the step's number") {
+  auto config = test::small_config();
+  config.train.lr = 1e30;
+  config.train.clip_grad = 0;
+  const auto world = comm::make_self();
+  auto trainer = test::good(train::Trainer::create(config, *world));
+  Status status;
+  for (int step = 0; step < 5 && status.ok(); ++step)
+    if (auto record = (*trainer)->step(step); !record.ok()) status = record.error();
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ExitCode::numerical);
+  CHECK(status.error().message.find("step 2: expected a finite loss and gradient norm, found loss") == 0);
+  CHECK(status.error().message.find("first not finite on rank 0 in micro batch 0: @") != std::string::npos);
+  CHECK(status.error().message.find("it may be a consequence") != std::string::npos);
+}
+
+// bf16 weights without f32 copies: rounded stochastically.
+
+namespace {
+
+config::Config rounded_config() {
+  auto config = test::small_config();
+  config.train.dtype = DType::bf16;
+  config.train.master_weights = false;
+  return config;
+}
+
+double last_loss(const config::Config& config, int ranks, int steps) {
+  return test::run_steps(config, ranks, steps).back().loss;
+}
+
+}  // namespace
+
+TEST_CASE("without master weights none are stored, and every tensor has its own rounding numbers") {
+  const auto plan = test::good(planner::plan_step({rounded_config(), 1}, {}));
+  std::set<std::int64_t> seeds;
+  std::size_t updates = 0;
+  for (const ir::Instruction& instruction : plan->program.instructions)
+    if (instruction.op == "adamw") {
+      ++updates;
+      if (instruction.attributes.has("rounding_seed")) seeds.insert(instruction.attributes.integer("rounding_seed"));
+    }
+  std::size_t rounded = 0;
+  for (const ir::Tensor& tensor : plan->program.tensors) {
+    CHECK_FALSE(tensor.name.ends_with(".master"));
+    rounded += tensor.kind == ir::TensorKind::parameter && tensor.type.dtype == DType::bf16;
+  }
+  CHECK(rounded > 10);
+  CHECK(seeds.size() == rounded);
+  CHECK(updates >= rounded);
+  CHECK(plan->header.text("optimizer").find("stochastic rounding") != std::string::npos);
+}
+
+// A step of 1e-5 is far below half of a bf16 step of weights around 0.02 (2^-14 = 6e-5), so rounding to nearest would
+// change no such weight, and the loss would not fall.
+TEST_CASE("updates smaller than a bf16 step take effect in the mean") {
+  auto config = rounded_config();
+  config.train.lr = 2e-5;
+  const auto stochastic = test::run_steps(config, 1, 60);
+  config.train.master_weights = true;
+  const auto exact = test::run_steps(config, 1, 60);
+  const double fell = exact.front().loss - exact.back().loss;
+  INFO("with masters " << exact.front().loss << " to " << exact.back().loss << ", without " << stochastic.back().loss);
+  CHECK(fell > 0.005);
+  CHECK(std::abs(stochastic.back().loss - exact.back().loss) < 0.3 * fell);
+}
+
+TEST_CASE("training without master weights follows training with them, reproducibly, on one rank and two") {
+  auto config = rounded_config();
+  const double first = last_loss(config, 1, 40);
+  CHECK(last_loss(config, 1, 40) == first);
+  CHECK(last_loss(config, 2, 40) == Approx(last_loss(config, 2, 40)).epsilon(0));
+  config.train.master_weights = true;
+  CHECK(first == Approx(last_loss(config, 1, 40)).epsilon(0.02));
 }
 
 }  // namespace lancet

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
+#include "good.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/plan_memory.h"
@@ -32,8 +33,7 @@ config::Config limited(config::Config config, int ranks, double share, const cos
   config::Config alone = config;
   alone.overlap.policy = "sequential";
   alone.train.pipeline_schedule = config::PipelineSchedule::one_forward_one_backward;
-  const auto plans = planner::plan_stages({alone, ranks}, {.costs = costs});
-  if (!plans.ok()) FAIL(plans.error().message);
+  const auto plans = test::good(planner::plan_stages({alone, ranks}, {.costs = costs}));
   const auto plan = std::ranges::max_element(*plans, {}, schedule::plan_bytes);
   const std::int64_t bytes = schedule::plan_bytes(*plan) - std::int64_t((1 - share) * double(plan->arena_bytes));
   config.train.memory_limit_mb = bytes / 1'000'000 + 1;
@@ -41,46 +41,30 @@ config::Config limited(config::Config config, int ranks, double share, const cos
   return config;
 }
 
-struct LimitedRun {
-  std::vector<double> losses;
-  std::vector<std::vector<std::byte>> weights;  // of rank 0
-  std::ptrdiff_t again = 0;                     // instructions that make a value again
-  std::string policy;
-};
+std::ptrdiff_t recomputed(const ir::Plan& plan) {
+  return std::ranges::count(plan.program.instructions, ir::Role::recompute, &ir::Instruction::role);
+}
 
-LimitedRun run_limited(const config::Config& config, int ranks, int steps, const cost::Costs* costs) {
-  LimitedRun run;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks, .costs = costs}));
-    for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
-      if (world.rank() == 0) run.losses.push_back(record.loss);
-    }
-    if (world.rank() != 0) return {};
-    const ir::Plan& plan = trainer->executor().plan();
-    run.policy = plan.header.text("policy");
-    run.again = std::ranges::count(plan.program.instructions, ir::Role::recompute, &ir::Instruction::role);
-    if (config.train.memory_limit_mb > 0) CHECK(schedule::plan_bytes(plan) <= config.train.memory_limit_mb * 1'000'000);
-    for (const auto& [name, tensor] : trainer->store().all())
-      if (tensor.kind == ir::TensorKind::parameter) {
-        const auto bytes = tensor.memory.span<const std::byte>();
-        run.weights.emplace_back(bytes.begin(), bytes.end());
-      }
-    return {};
-  });
-  if (!status.ok()) throw InternalError(status.error().message);
-  return run;
+test::Ran run_limited(const config::Config& config, int ranks, int steps, const cost::Costs* costs) {
+  const test::Ran ran = test::run_of(config, ranks, steps, {.costs = costs});
+  const std::int64_t limit = config.train.memory_limit_mb;
+  if (limit > 0) CHECK(schedule::plan_bytes(ran.plan) <= limit * 1'000'000);
+  return ran;
+}
+
+void check_same_losses(const test::Ran& found, const test::Ran& expected) {
+  for (std::size_t i = 0; i < expected.records.size(); ++i) CHECK(found.records[i].loss == expected.records[i].loss);
+  CHECK(found.parameters[0] == expected.parameters[0]);
 }
 
 void check_same_bits(const config::Config& config, int ranks, double share, int steps = 5,
                      const cost::Costs* costs = nullptr) {
-  const LimitedRun expected = run_limited(config, ranks, steps, costs);
-  REQUIRE(expected.again == 0);
-  const LimitedRun found = run_limited(limited(config, ranks, share, costs), ranks, steps, costs);
-  INFO(config.overlap.policy << " ran " << found.policy << ", " << found.again << " instructions again");
-  CHECK(found.again > 0);
-  CHECK(found.losses == expected.losses);
-  CHECK(found.weights == expected.weights);
+  const test::Ran expected = run_limited(config, ranks, steps, costs);
+  REQUIRE(recomputed(expected.plan) == 0);
+  const test::Ran found = run_limited(limited(config, ranks, share, costs), ranks, steps, costs);
+  INFO(config.overlap.policy << " ran " << found.policy() << ", " << recomputed(found.plan) << " instructions again");
+  CHECK(recomputed(found.plan) > 0);
+  check_same_losses(found, expected);
 }
 
 }  // namespace
@@ -97,14 +81,14 @@ TEST_CASE("memory limit: policies train to the same bits") {
 TEST_CASE("memory limit: policies in parts train as sequential does") {
   const test::DeclaredCosts costs;
   config::Config config = activations_config();
-  const LimitedRun expected = run_limited(config, 2, 4, &costs);
+  const test::Ran expected = run_limited(config, 2, 4, &costs);
   for (const planner::PolicyInfo& policy : planner::policies()) {
     config.overlap.policy = policy.name;
-    const LimitedRun found = run_limited(limited(config, 2, 0.75, &costs), 2, 4, &costs);
-    INFO(policy.name << " ran " << found.policy);
-    CHECK(found.again > 0);
-    for (std::size_t i = 0; i < expected.losses.size(); ++i)
-      CHECK(found.losses[i] == Approx(expected.losses[i]).epsilon(1e-6));
+    const test::Ran found = run_limited(limited(config, 2, 0.75, &costs), 2, 4, &costs);
+    INFO(policy.name << " ran " << found.policy());
+    CHECK(recomputed(found.plan) > 0);
+    for (std::size_t i = 0; i < expected.records.size(); ++i)
+      CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-6));
   }
 }
 
@@ -120,11 +104,10 @@ TEST_CASE("memory limit: one rank, bf16, micro batches and routers keep their bi
     const std::string before = "train.memory_limit_mb: expected at least ";
     REQUIRE(refused.message.starts_with(before));
     config.train.memory_limit_mb = 0;
-    const LimitedRun expected = run_limited(config, 1, 5, nullptr);
+    const test::Ran expected = run_limited(config, 1, 5, nullptr);
     config.train.memory_limit_mb = std::stoll(refused.message.substr(before.size()));
-    const LimitedRun found = run_limited(config, 1, 5, nullptr);
-    CHECK(found.losses == expected.losses);
-    CHECK(found.weights == expected.weights);
+    const test::Ran found = run_limited(config, 1, 5, nullptr);
+    check_same_losses(found, expected);
   }
   SECTION("bf16") {
     config.train.dtype = DType::bf16;
@@ -197,12 +180,11 @@ TEST_CASE("memory limit: each stage makes again what its own memory asks for, an
   config.train.micro_batch_size = 16;
   config = limited(config, 2, 0.75, &costs);
   const std::int64_t limit = config.train.memory_limit_mb * 1'000'000;
-  const auto plans = planner::plan_stages({config, 2}, {.costs = &costs});
-  if (!plans.ok()) FAIL(plans.error().message);
+  const auto plans = test::good(planner::plan_stages({config, 2}, {.costs = &costs}));
   std::vector<std::ptrdiff_t> again;
   for (const ir::Plan& plan : *plans) {
     CHECK(schedule::plan_bytes(plan) <= limit);
-    again.push_back(std::ranges::count(plan.program.instructions, ir::Role::recompute, &ir::Instruction::role));
+    again.push_back(recomputed(plan));
   }
   CHECK(again[0] > again[1]);
 }
@@ -211,17 +193,15 @@ TEST_CASE("memory limit: below what the stages need, the error has the smallest 
   const int ranks = GENERATE(2, 4);  // 4: with all-to-alls, beside which zero bubble puts weight gradients
   config::Config config = staged_config(2, GENERATE(from_range(all_schedules)));
   config.train.memory_limit_mb = 1;
-  const auto refused = planner::plan_stages({config, ranks}, {});
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().code == ExitCode::config);
+  const Error refused = test::refused(planner::plan_stages({config, ranks}, {}));
+  CHECK(refused.code == ExitCode::config);
   const std::string before = "train.memory_limit_mb: expected at least ";
-  REQUIRE(refused.error().message.starts_with(before));
-  const std::int64_t least = std::stoll(refused.error().message.substr(before.size()));
+  REQUIRE(refused.message.starts_with(before));
+  const std::int64_t least = std::stoll(refused.message.substr(before.size()));
   config.train.memory_limit_mb = least - 1;
   CHECK_FALSE(planner::plan_stages({config, ranks}, {}).ok());
   config.train.memory_limit_mb = least;
-  const auto plans = planner::plan_stages({config, ranks}, {});
-  REQUIRE(plans.ok());
+  const auto plans = test::good(planner::plan_stages({config, ranks}, {}));
   for (const ir::Plan& plan : *plans) CHECK(schedule::plan_bytes(plan) <= least * 1'000'000);
 }
 

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "good.h"
 #include "lancet/train/trainer.h"
 #include "reference/reference.h"
 #include "routers.h"
@@ -152,14 +153,12 @@ TEST_CASE("three steps equal PyTorch's") {
   const Reference reference = Reference::load(name);
   ReferenceBatches batches(reference);
   const auto world = comm::make_self();
-  auto trainer =
-      Trainer::create(config_of(reference), *world, {.local_ranks = 1, .inspect = true, .batches = &batches});
-  REQUIRE(trainer.ok());
+  auto trainer = test::good(
+      Trainer::create(config_of(reference), *world, {.local_ranks = 1, .inspect = true, .batches = &batches}));
   load_weights(**trainer, reference);
   for (int s = 0; s < Reference::steps; ++s) {
     const std::string step = "step" + std::to_string(s);
-    const auto record = (*trainer)->step(s);
-    REQUIRE(record.ok());
+    const auto record = test::good((*trainer)->step(s));
     CHECK(record->loss == Approx(reference.scalar(step + "/loss")).epsilon(1e-5));
     CHECK(record->aux_loss == Approx(reference.scalar(step + "/aux")).epsilon(1e-5).margin(1e-6));
     CHECK(record->grad_norm == Approx(reference.scalar(step + "/grad_norm")).epsilon(1e-5));

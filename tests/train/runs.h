@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/support.h"
+#include "good.h"
 #include "lancet/data/token_file.h"
 #include "lancet/train/trainer.h"
 #include "temporary_folder.h"
@@ -33,14 +34,13 @@ inline Error train_run(const config::Config& config, int ranks, train::TrainerOp
   options.local_ranks = ranks;
   Error error{ExitCode::done, "", false};
   std::mutex mutex;
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     const Status mine = train::train(config, world, options);
     const std::lock_guard lock(mutex);
     if (!mine.ok() && (world.rank() == 0 || !mine.error().agreed)) error = mine.error();
     if (!mine.ok()) CHECK(mine.error().agreed);
     return {};
-  });
-  REQUIRE(status.ok());
+  }));
   CHECK(error.message.find('\n') == std::string::npos);
   return error;
 }
@@ -58,8 +58,7 @@ inline config::Config config_with_files(const TemporaryFolder& folder, const std
   auto config = config_in(folder / run);
   std::vector<data::TokenId> tokens;
   for (int i = 0; i < 2000; ++i) tokens.push_back(i * i % 67);
-  auto writer = data::TokenWriter::create(folder / "tokens.bin", 67, 0);
-  REQUIRE(writer.ok());
+  auto writer = test::good(data::TokenWriter::create(folder / "tokens.bin", 67, 0));
   REQUIRE(writer->append(tokens).ok());
   REQUIRE(writer->finish().ok());
   config.data.synthetic = false;
@@ -72,22 +71,19 @@ inline config::Config config_with_files(const TemporaryFolder& folder, const std
 inline std::pair<Error, int> run_until(const config::Config& config, int at, const std::string& init_from = "") {
   Error error{ExitCode::done, "", false};
   int asked = 0;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     train::TrainerOptions options{.local_ranks = 2, .init_from = init_from};
     if (world.rank() == 1) options.interrupted = [&] { return ++asked >= at; };
     const Status mine = train::train(config, world, options);
     if (world.rank() == 0 && !mine.ok()) error = mine.error();
     return {};
-  });
-  REQUIRE(status.ok());
+  }));
   return {error, asked};
 }
 
 inline checkpoint::Manifest manifest_in(const std::string& run, std::int64_t step) {
-  const auto opened =
-      checkpoint::Checkpoint::open(std::filesystem::path(run) / "checkpoints" / checkpoint::folder_name(step));
-  INFO((opened.ok() ? "" : opened.error().message));
-  REQUIRE(opened.ok());
+  const auto opened = test::good(
+      checkpoint::Checkpoint::open(std::filesystem::path(run) / "checkpoints" / checkpoint::folder_name(step)));
   REQUIRE(test::verify(*opened).ok());
   return opened->manifest();
 }

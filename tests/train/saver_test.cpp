@@ -1,18 +1,20 @@
 // Saving with a disk that is slow, fails or hangs: no rank waits alone, and the run continues.
-#include "lancet/run/saver.h"
-
+#include <atomic>
 #include <catch2/catch.hpp>
-#include <cmath>
+#include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "blocking_file_system.h"
 #include "checkpoint/support.h"
 #include "faulty_file_system.h"
+#include "good.h"
 #include "lancet/run/resume_point.h"
+#include "lancet/run/saver.h"
 #include "log_capture.h"
 #include "temporary_folder.h"
 #include "text.h"
+#include "train/runs.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -43,14 +45,12 @@ checkpoint::Manifest manifest_at(const config::Config& config, std::int64_t step
 // Each rank with a trainer and its own disk.
 void on_two_ranks(const config::Config& config, std::array<BlockingFileSystem, 2>& disks,
                   const std::function<Status(comm::Communicator&, run::Saver&)>& body) {
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
     run::Saver saver(config, world, trainer->store(), disks[std::size_t(world.rank())]);
     LANCET_TRY(saver.reserve());
     return body(world, saver);
-  });
-  INFO((status.ok() ? "" : status.error().message));
-  REQUIRE(status.ok());
+  }));
 }
 
 Status expect(bool right, const char* what) { return right ? Status() : Status(internal_error(what)); }
@@ -115,32 +115,6 @@ TEST_CASE("with a small buffer ranks wait together for a disk, and give up if it
   CHECK(whole_in(folder / "run") == StepList{2});
 }
 
-TEST_CASE("weights with NaN or infinity replace no checkpoint") {
-  const TemporaryFolder folder;
-  const auto config = saving_config(folder / "run");
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 2}));
-    run::Saver saver(config, world, trainer->store());
-    LANCET_TRY(saver.reserve());
-    LANCET_TRY(begin(saver, manifest_at(config, 1, 2)));
-    LANCET_TRY(saver.finish());
-    LANCET_TRY(expect(!saver.last_failure(), "the first was written"));
-    // An expert's state, which only one rank saves.
-    if (world.rank() == 1)
-      trainer->store()["h.2.moe.experts.c_fc.weight.v"].memory.as<float>()[7] = std::numeric_limits<float>::infinity();
-    LANCET_TRY(begin(saver, manifest_at(config, 2, 2)));
-    LANCET_TRY(saver.finish());
-    LANCET_TRY(expect(saver.last_failure().has_value(), "the second was not written"));
-    const std::string& why = saver.last_failure()->message;
-    return expect(why.starts_with("rank 1: h.2.moe.experts.") &&
-                      why.ends_with(".c_fc.weight.v: expected finite numbers, found a non-finite one at element 7"),
-                  why.c_str());
-  });
-  INFO((status.ok() ? "" : status.error().message));
-  REQUIRE(status.ok());
-  CHECK(whole_in(folder / "run") == StepList{1});
-}
-
 namespace {
 
 struct Ended {
@@ -151,14 +125,13 @@ struct Ended {
 // Two ranks, of which the last may have a faulty disk.
 Ended train_and_save(const config::Config& config, checkpoint::FileSystem* files) {
   Ended ended;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
     train::TrainerOptions options{.local_ranks = 2};
     if (world.rank() == 1) options.files = files;
     const Status mine = train::train(config, world, options);
     if (!mine.ok() && world.rank() == 0) ended.error = mine.error();
     return {};
-  });
-  REQUIRE(status.ok());
+  }));
   std::ifstream in(config.log.run_dir + "/metrics.jsonl");
   for (std::string line; std::getline(in, line);)
     if (const auto record = test::json_in(line); record.contains("loss")) ended.losses.push_back(record["loss"]);
@@ -211,26 +184,74 @@ TEST_CASE("a run on two ranks survives a failing disk, reports it, keeps its che
   }
 }
 
-TEST_CASE("a failing rename keeps the checkpoints before, and the next one is saved") {
-  auto config = test::small_config();
-  config.train.steps = 4;
-  config.train.save_interval = 2;
-  const TemporaryFolder folder;
-  config.log.run_dir = folder / "run";
-  // Rank 0 renames: the first rename fails, then every rename.
-  FaultyFileSystem files(Fault::failed_rename, 0);
-  const LogCapture log;
-  const Status status = comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
-    train::TrainerOptions options{.local_ranks = 2};
-    if (world.rank() == 0) options.files = &files;
+// A run folder that is removed, renamed or replaced by another one while its run goes on.
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace test;
+
+// The result of a run on two ranks; after the first two steps rank 0 calls `change`.
+Error run_with(const config::Config& config, const std::function<void()>& change, std::atomic<int>* stop = nullptr) {
+  Error error{ExitCode::done, "", false};
+  int polls = 0;
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    train::TrainerOptions options{.local_ranks = 2, .stop = stop};
+    options.interrupted = [&] {
+      if (world.rank() == 0 && ++polls == 2) change();
+      return false;
+    };
     const Status mine = train::train(config, world, options);
-    return expect(!mine.ok() && mine.error().agreed && mine.error().code == ExitCode::data, "all ranks say so");
-  });
-  CHECK(status.ok());
-  CHECK(log.count("step 2 was not saved, older checkpoints stay: rank 0: ") == 1);
-  CHECK(checkpoint::steps_in(folder / "run/checkpoints").empty());
-  CHECK(train_and_save(config, nullptr).error.code == ExitCode::done);
-  CHECK(whole_in(folder / "run") == StepList{4, 2});
+    CHECK((mine.ok() || mine.error().agreed));
+    if (world.rank() == 0 && !mine.ok()) error = mine.error();
+    return {};
+  }));
+  return error;
+}
+
+void check_lost(const Error& error, const std::string& run) {
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message == run +
+                             ": expected the folder in which the run began, found that it was removed, renamed or "
+                             "replaced; the run ends and saves nothing more");
+}
+
+}  // namespace
+
+TEST_CASE("a run whose folder is removed ends at its next save") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 3;
+  check_lost(run_with(config, [&] { fs::remove_all(folder / "run"); }), folder / "run");
+  CHECK_FALSE(fs::exists(folder / "run"));
+}
+
+TEST_CASE("a run whose folder is replaced leaves the new one alone") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 3;
+  check_lost(run_with(config,
+                      [&] {
+                        fs::rename(folder / "run", folder / "old");
+                        fs::create_directories(folder / "run/checkpoints/step-000001");
+                      }),
+             folder / "run");
+  CHECK(std::distance(fs::recursive_directory_iterator(folder / "run"), {}) == 2);
+  CHECK(fs::exists(folder / "run/checkpoints/step-000001"));
+}
+
+TEST_CASE("a run that saves nothing or is stopped notices at its end that its folder is gone") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  std::atomic<int> stop{0};
+  const int signal = GENERATE(0, SIGTERM);
+  config.train.save_interval = 0;
+  const auto remove = [&] {
+    fs::remove_all(folder / "run");
+    stop = signal;
+  };
+  check_lost(run_with(config, remove, &stop), folder / "run");
+  CHECK_FALSE(fs::exists(folder / "run"));
 }
 
 }  // namespace lancet

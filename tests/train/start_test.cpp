@@ -2,10 +2,11 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <mutex>
 
+#include "good.h"
 #include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/checkpoint/checkpoint.h"
@@ -14,6 +15,7 @@
 #include "temporary_folder.h"
 #include "text.h"
 #include "train/runs.h"
+#include "train/support.h"
 
 namespace lancet {
 namespace {
@@ -75,6 +77,10 @@ TEST_CASE("a checkpoint requested by name is loaded or refused, never replaced")
   REQUIRE(train_run(config, 1, {.resume = in_checkpoints(folder / "run", "step-000004")}).code == ExitCode::done);
   CHECK(manifest_in(folder / "other", 6).files == manifest_in(folder / "run", 6).files);
   CHECK(records_of(folder / "other").front()["step"] == 5);
+  // One that has another step's name.
+  config.log.run_dir = folder / "run";
+  fs::rename(in_checkpoints(folder / "run", "step-000006"), in_checkpoints(folder / "run", "step-000007"));
+  refused({.resume = "step-000007"}, "expected the checkpoint of step 7, as its folder is called, found one of step 6");
 }
 
 TEST_CASE("a config that does not fit the checkpoint is refused with the difference") {
@@ -213,8 +219,7 @@ TEST_CASE("a checkpoint of another version's config is compared field by field")
   auto config = config_in(folder / "run");
   stop_after(config, 2, 1);
   const fs::path at = fs::path(folder / "run") / "checkpoints/step-000002/manifest.json";
-  auto manifest = checkpoint::parse_manifest(*read_file(at, "it"), "it");
-  REQUIRE(manifest.ok());
+  auto manifest = test::good(checkpoint::parse_manifest(*read_file(at, "it"), "it"));
   auto saved = test::json_in(manifest->config);
   saved["train"]["of_the_future"] = 7;
   saved["train"].erase("adam_eps");
@@ -232,6 +237,127 @@ TEST_CASE("a checkpoint of another version's config is compared field by field")
   REQUIRE(train_run(config, 1).code == ExitCode::done);
   CHECK(log.count("changed: train.lr 0.002 (was 0.25)") == 1);
   CHECK(log.count("its config is another version's; not known here: 'train.of_the_future'") == 1);
+}
+
+// --init-from on the command line of a run that has begun: the run resumes, and logs the checkpoint that it uses.
+
+TEST_CASE("a run with checkpoints of its own logs that it ignores --init-from") {
+  const test::TemporaryFolder folder;
+  const auto run = [&](const std::string& name, const std::string& init_from, std::int64_t stop_after) {
+    auto config = test::small_config();
+    config.train.steps = 10;
+    config.train.stop_after = stop_after;
+    config.log.run_dir = folder / name;
+    const auto world = comm::make_self();
+    const Error status = test::refused(train::train(config, *world, {.local_ranks = 1, .init_from = init_from}));
+    CHECK(status.code == ExitCode::saved);
+  };
+  run("a", "", 2);
+  const std::string note = "--init-from " + (folder / "a") + " was not needed";
+  {
+    const test::LogCapture log;
+    run("b", folder / "a", 3);
+    CHECK(log.count("weights    of step 2 from ") == 1);
+    CHECK(log.count("--init-from") == 0);
+  }
+  const test::LogCapture log;
+  run("b", folder / "a", 4);
+  CHECK(log.count(note + ": the run resumes from " + (folder / "b/checkpoints/step-000003")) == 1);
+  run("b", "/no/such/run", 5);  // not read
+  CHECK(log.count("--init-from /no/such/run was not needed") == 1);
+}
+
+// A failing read on one rank while a run loads its checkpoint: all ranks exit together or fall back together.
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The real file system; reads of files with this word in their path fail from the second on.
+class FailingReads final : public checkpoint::FileSystem {
+ public:
+  FailingReads(std::string word, Error error) : word_(std::move(word)), error_(std::move(error)) {}
+  Result<std::unique_ptr<checkpoint::OutputFile>> create(const fs::path& path) override { return disk_.create(path); }
+  Status make_folder(const fs::path& path) override { return disk_.make_folder(path); }
+  Status sync_folder(const fs::path& path) override { return disk_.sync_folder(path); }
+  Status rename(const fs::path& from, const fs::path& to) override { return disk_.rename(from, to); }
+  Status remove(const fs::path& path) override { return disk_.remove(path); }
+  Status read(const checkpoint::InputFile& file, std::uint64_t at, std::span<std::byte> bytes) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (file.path().string().find(word_) != std::string::npos && reads_++ > 0) return error_;
+    }
+    return disk_.read(file, at, bytes);
+  }
+
+ private:
+  checkpoint::FileSystem& disk_ = checkpoint::disk();
+  const std::string word_;
+  const Error error_;
+  std::mutex mutex_;
+  int reads_ = 0;
+};
+
+// The results of two ranks; the second reads from `files`, if given.
+std::array<Error, 2> train_on(const config::Config& config, checkpoint::FileSystem* files) {
+  std::array<Error, 2> ends{Error{ExitCode::done, "", false}, Error{ExitCode::done, "", false}};
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    train::TrainerOptions options{.local_ranks = 2};
+    if (world.rank() == 1) options.files = files;
+    if (const Status mine = train::train(config, world, options); !mine.ok())
+      ends[std::size_t(world.rank())] = mine.error();
+    return {};
+  }));
+  return ends;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Checkpoints after steps 2 and 4 of 8.
+config::Config stopped_run(const test::TemporaryFolder& folder) {
+  auto config = test::small_config();
+  config.train.steps = 8;
+  config.train.save_interval = 2;
+  config.train.stop_after = 4;
+  config.log.run_dir = folder / "run";
+  for (const Error& end : train_on(config, nullptr)) REQUIRE(end.code == ExitCode::saved);
+  config.train.stop_after = 5;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("a read error of the system on one rank ends all ranks with it, and changes no checkpoint") {
+  const test::TemporaryFolder folder;
+  const auto config = stopped_run(folder);
+  const std::string checkpoints = folder / "run/checkpoints";
+  const auto before = names_in(checkpoints);
+  FailingReads files("step-000004", internal_error("injected: Input/output error"));
+  for (const Error& end : train_on(config, &files)) {
+    CHECK(end.code == ExitCode::internal);
+    CHECK(end.message == "rank 1: injected: Input/output error");
+    CHECK(end.agreed);  // so that one rank prints it
+  }
+  CHECK(names_in(checkpoints) == before);
+  const test::LogCapture log;
+  for (const Error& end : train_on(config, nullptr)) CHECK(end.code == ExitCode::saved);
+  CHECK(log.count("resume     after step 4") > 0);
+}
+
+TEST_CASE("a checkpoint that one rank finds damaged is skipped by all") {
+  const test::TemporaryFolder folder;
+  const auto config = stopped_run(folder);
+  FailingReads files("step-000004", data_error("injected: found the end"));
+  const test::LogCapture log;
+  for (const Error& end : train_on(config, &files)) CHECK(end.code == ExitCode::saved);
+  CHECK(log.count("warning: not whole, left out: rank 1: injected: found the end") == 1);
+  CHECK(log.count("resume     after step 2") == 2);  // on both ranks
+  CHECK(fs::exists(folder / "run/checkpoints/step-000005"));
 }
 
 }  // namespace lancet

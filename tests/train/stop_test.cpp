@@ -2,9 +2,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <csignal>
-#include <fstream>
 
-#include "faulty_file_system.h"
 #include "lancet/base/files.h"
 #include "lancet/data/tokenizer.h"
 #include "log_capture.h"
@@ -149,23 +147,6 @@ TEST_CASE("without a save interval a run saves by the clock and at its end") {
   config.train.save_minutes = 0;
   REQUIRE(train_run(config, 2).code == ExitCode::done);
   CHECK(checkpoint::steps_in(folder / "never/checkpoints").empty());
-}
-
-TEST_CASE("a full disk does not end the run") {
-  const TemporaryFolder folder;
-  auto config = config_in(folder / "run");
-  config.train.save_interval = 2;
-  FaultyFileSystem full(Fault::no_space, 0);
-  const Error error = train_run(config, 1, {.files = &full});
-  CHECK(losses(folder / "run").size() == 6);
-  CHECK(error.code == ExitCode::data);
-  CHECK(error.message.find("the run ended, but its last checkpoint was not saved: ") == 0);
-  // A run that is stopped reports it, too.
-  config.log.run_dir = folder / "stopped";
-  config.train.stop_after = 1;
-  const Error stopped = train_run(config, 1, {.files = &full});
-  CHECK(stopped.code == ExitCode::data);
-  CHECK(stopped.message.find("stopped after step 1 (train.stop_after), and it was not saved: ") == 0);
 }
 
 }  // namespace lancet

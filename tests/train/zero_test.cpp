@@ -11,15 +11,6 @@
 namespace lancet {
 namespace {
 
-struct ZeroRun {
-  std::vector<double> losses, norms;
-  std::map<std::string, std::vector<std::uint8_t>> weights;  // of rank 0
-  bool same_on_all_ranks = true;                             // the weights that all ranks hold
-  std::int64_t state_bytes = 0;
-  int scatters = 0;
-  std::string policy;
-};
-
 config::Config zero_config() {
   config::Config config = test::small_config();
   config.model.num_local_experts = 4;
@@ -30,48 +21,36 @@ config::Config zero_config() {
   return config;
 }
 
-std::vector<std::uint8_t> bytes_of_tensor(const runtime::NamedTensor& tensor) {
-  const auto span = tensor.memory.span<const std::uint8_t>();
-  return {span.begin(), span.end()};
+// Whether all ranks have the same bits of the weights that all hold.
+bool same_on_all_ranks(const test::Ran& ran) {
+  for (const ir::Tensor& tensor : ran.plan.program.tensors)
+    if (tensor.kind == ir::TensorKind::parameter && !tensor.sharding)
+      for (const test::Tensors& held : ran.parameters)
+        if (held.at(tensor.name) != ran.parameters[0].at(tensor.name)) return false;
+  return true;
 }
 
-ZeroRun train_zero(const config::Config& config, int ranks, int steps) {
-  ZeroRun result;
-  std::vector<std::map<std::string, std::vector<std::uint8_t>>> weights(static_cast<std::size_t>(ranks));
-  const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
-    for (int step = 0; step < steps; ++step) {
-      LANCET_ASSIGN(const run::StepRecord record, trainer->step(step));
-      if (world.rank() != 0) continue;
-      result.losses.push_back(record.loss);
-      result.norms.push_back(record.grad_norm);
-    }
-    for (const auto& [name, tensor] : trainer->store().all())
-      if (tensor.kind == ir::TensorKind::parameter && (!tensor.sharding || world.rank() == 0))
-        weights[std::size_t(world.rank())][name] = bytes_of_tensor(tensor);
-    if (world.rank() != 0) return {};
-    result.state_bytes = trainer->store().bytes(ir::TensorKind::state);
-    const ir::Plan& plan = trainer->executor().plan();
-    result.policy = plan.header.text("policy");
-    for (const ir::Instruction& at : plan.program.instructions)
-      result.scatters += ops::kind(at) == ops::Kind::flat_reduce_scatter;
-    return {};
-  });
-  if (!status.ok()) throw InternalError(status.error().message);
-  result.weights = weights[0];
-  for (const auto& of_rank : weights)
-    for (const auto& [name, bytes] : of_rank) result.same_on_all_ranks &= bytes == weights[0].at(name);
-  return result;
+std::ptrdiff_t scatters(const test::Ran& ran) {
+  return std::ranges::count(ran.plan.program.instructions, ops::Kind::flat_reduce_scatter,
+                            [](const ir::Instruction& at) { return ops::kind(at); });
 }
 
-void check_same_bits(const ZeroRun& found, const ZeroRun& expected) {
-  CHECK(found.losses == expected.losses);
-  CHECK(found.weights == expected.weights);
-  CHECK(found.same_on_all_ranks);
-  CHECK(found.scatters > 0);
-  CHECK(expected.scatters == 0);
-  for (std::size_t i = 0; i < expected.norms.size(); ++i)  // sums of a few f32 in another order
-    CHECK(found.norms[i] == Approx(expected.norms[i]).epsilon(1e-6));
+double state_bytes(const test::Ran& ran) {
+  double sum = 0;
+  for (const auto& [name, bytes] : ran.states[0]) sum += double(bytes.size());
+  return sum;
+}
+
+void check_same_bits(const test::Ran& found, const test::Ran& expected) {
+  CHECK(found.parameters[0] == expected.parameters[0]);
+  CHECK(same_on_all_ranks(found));
+  CHECK(scatters(found) > 0);
+  CHECK(scatters(expected) == 0);
+  for (std::size_t i = 0; i < expected.records.size(); ++i) {
+    CHECK(found.records[i].loss == expected.records[i].loss);
+    // Sums of a few f32 in another order.
+    CHECK(found.records[i].grad_norm == Approx(expected.records[i].grad_norm).epsilon(1e-6));
+  }
 }
 
 }  // namespace
@@ -104,24 +83,23 @@ TEST_CASE("20 steps with ZeRO-1 equal those without, bit for bit, on every mesh,
     config.train.micro_batch_size = 2;
     config.train.gradient_accumulation_steps = 2;
   }
-  const ZeroRun expected = train_zero(config, ranks, 20);
-  CHECK(expected.losses.back() < expected.losses.front() - 0.05);
+  const test::Ran expected = test::run_of(config, ranks, 20);
+  CHECK(expected.records.back().loss < expected.records.front().loss - 0.05);
   config.train.zero = 1;
-  check_same_bits(train_zero(config, ranks, 20), expected);
+  check_same_bits(test::run_of(config, ranks, 20), expected);
 }
 
 TEST_CASE("ZeRO-1 with clipping differs by the order of the norm's sum alone") {
   auto config = zero_config();
   config.train.clip_grad = 1;
-  const ZeroRun expected = train_zero(config, 2, 20);
+  const test::Ran expected = test::run_of(config, 2, 20);
   config.train.zero = 1;
-  const ZeroRun found = train_zero(config, 2, 20);
-  CHECK(found.same_on_all_ranks);
-  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
-    CHECK(found.losses[i] == Approx(expected.losses[i]).epsilon(1e-5));
-    CHECK(found.norms[i] == Approx(expected.norms[i]).epsilon(1e-4));
+  const test::Ran found = test::run_of(config, 2, 20);
+  CHECK(same_on_all_ranks(found));
+  for (std::size_t i = 0; i < expected.records.size(); ++i) {
+    CHECK(found.records[i].loss == Approx(expected.records[i].loss).epsilon(1e-5));
+    CHECK(found.records[i].grad_norm == Approx(expected.records[i].grad_norm).epsilon(i > 0 ? 1e-4 : 1e-6));
   }
-  CHECK(found.norms[0] == Approx(expected.norms[0]).epsilon(1e-6));
 }
 
 TEST_CASE("ZeRO-1 divides the optimizer's state by the ranks that share a weight") {
@@ -129,9 +107,9 @@ TEST_CASE("ZeRO-1 divides the optimizer's state by the ranks that share a weight
   config.model.moe_layer_freq = 0;
   config.model.num_local_experts.reset();
   config.model.router_group_size.reset();
-  const double whole = double(train_zero(config, 4, 1).state_bytes);
+  const double whole = state_bytes(test::run_of(config, 4, 1));
   config.train.zero = 1;
-  const double shards = double(train_zero(config, 4, 1).state_bytes);
+  const double shards = state_bytes(test::run_of(config, 4, 1));
   CHECK(shards < 0.26 * whole);  // a quarter, and padding
   CHECK(shards >= 0.25 * whole);
   CHECK(double(planner::least_memory({config, 4})->front().state) == shards);
@@ -139,15 +117,15 @@ TEST_CASE("ZeRO-1 divides the optimizer's state by the ranks that share a weight
 
 TEST_CASE("gradients in bf16 train alike, with ZeRO-1 and without, on all ranks to the bit") {
   auto config = zero_config();
-  const ZeroRun exact = train_zero(config, 3, 20);
+  const test::Ran exact = test::run_of(config, 3, 20);
   config.train.reduce_dtype = DType::bf16;
   for (const int zero : {0, 1}) {
     config.train.zero = zero;
-    const ZeroRun rounded = train_zero(config, 3, 20);
-    CHECK(rounded.same_on_all_ranks);
-    CHECK(rounded.losses != exact.losses);
-    for (std::size_t i = 0; i < exact.losses.size(); ++i)
-      CHECK(rounded.losses[i] == Approx(exact.losses[i]).epsilon(5e-3));
+    const test::Ran rounded = test::run_of(config, 3, 20);
+    CHECK(same_on_all_ranks(rounded));
+    CHECK(rounded.records.back().loss != exact.records.back().loss);
+    for (std::size_t i = 0; i < exact.records.size(); ++i)
+      CHECK(rounded.records[i].loss == Approx(exact.records[i].loss).epsilon(5e-3));
   }
 }
 

@@ -1,6 +1,5 @@
 // A driver that does nothing. cuDNN compiles and loads kernels through libcuda.so.1 while it makes a plan, although it
 // needs no GPU for that. Built as a separate libcuda.so.1, only for the test of plans.
-#include <cstddef>
 
 #define DOES_NOTHING(name) \
   extern "C" int name() { return 0; }

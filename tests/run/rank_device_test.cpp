@@ -1,8 +1,9 @@
 // Free memory: the minimum of the limits of the host and the control groups.
-#include "lancet/run/rank_device.h"
-
 #include <catch2/catch.hpp>
 
+#include "doubles/inproc.h"
+#include "lancet/backend/cpu/parallel.h"
+#include "lancet/run/rank_device.h"
 #include "program.h"
 
 namespace lancet {
@@ -65,6 +66,21 @@ TEST_CASE("control groups of version 1") {
   machine.file("sys/fs/cgroup/memory/docker/1f3/memory.usage_in_bytes", "100000000\n");
   machine.file("sys/fs/cgroup/memory/docker/1f3/memory.stat", "inactive_file 3\ntotal_inactive_file 1000000\n");
   CHECK(machine.available() == 201 * MB);
+}
+
+TEST_CASE("ranks with the same cores add up their threads") {
+  const int cores = backend::cpu::cores();
+  for (const int ranks : {1, 3})
+    for (const int threads : {1, cores, cores + 1}) {
+      const Status status = comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+        LANCET_ASSIGN(const run::SharedCores shared, run::shared_cores(world, threads));
+        CHECK(shared.cores == cores);
+        CHECK(shared.threads == ranks * threads);
+        CHECK(shared.crowded() == (ranks * threads > cores));
+        return {};
+      });
+      CHECK(status.ok());
+    }
 }
 
 }  // namespace lancet
