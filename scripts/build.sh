@@ -32,14 +32,15 @@ build() {
 
 # Passes on one of ninja's lines for each tenth of the work, and all output of the compilers.
 tenths() {
-  awk '
-    match($0, /^   \[[0-9]+\/[0-9]+ [0-9.]+s\] /) {
-      split(substr($0, 5, RLENGTH - 6), count, /[\/ ]/)
-      tenth = int(10 * count[1] / count[2])
-      if (tenth == shown) next
-      shown = tenth
-    }
-    { print; fflush() }'
+  local line tenth shown=
+  while IFS= read -r line; do
+    if [[ $line =~ ^\ \ \ \[([0-9]+)/([0-9]+)\ [0-9.]+s\]\  ]]; then
+      tenth=$((10 * BASH_REMATCH[1] / BASH_REMATCH[2]))
+      [ "$tenth" != "$shown" ] || continue
+      shown=$tenth
+    fi
+    printf '%s\n' "$line"
+  done
 }
 
 configure "$@"

@@ -68,7 +68,11 @@ def main():
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
         return 130
 
 

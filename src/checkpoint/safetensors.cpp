@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr std::uint64_t length_bytes = 8;
-constexpr std::uint64_t most_header = 1 << 30;  // however large the file is
+constexpr std::uint64_t most_header = 100'000'000;  // as the format's reference implementation
 constexpr std::uint64_t alignment = 64;
 
 std::string quoted(const std::string& text) { return json_text(nlohmann::json(text)); }

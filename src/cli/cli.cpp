@@ -54,7 +54,12 @@ std::string usage_line(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int usage(const CLI::App& app, const CLI::ParseError& error, bool is_rank0) {
-  if (error.get_exit_code() == 0) return is_rank0 ? app.exit(error) : 0;  // --help
+  if (error.get_exit_code() == 0) {  // --help, --version, --cuts
+    if (!is_rank0) return 0;
+    app.exit(error);
+    const Status printed = print("");
+    return printed.ok() ? 0 : report(printed.error());
+  }
   if (is_rank0) log::error("{}", usage_line(app, error));
   return static_cast<int>(ExitCode::config);
 }

@@ -145,6 +145,10 @@ Parsed parse(std::string_view signature) {
         if (factor.symbol >= 0) known[std::size_t(factor.symbol)] = true;
   for (std::size_t i = 0; i < known.size(); ++i)
     LANCET_CHECK(known[i], "expected an operand with the axis {}, found {}", form.symbols[i], signature);
+  for (const auto* tensors : {&form.operands, &form.results})
+    for (const Tensor& tensor : *tensors)
+      LANCET_CHECK(!tensor.name.empty() && std::ranges::count(*tensors, tensor.name, &Tensor::name) == 1,
+                   "expected a name of its own of {}, found {}", tensor.text, signature);
   for (const Tensor& result : form.results)
     LANCET_CHECK(result.of.empty() || find(form.operands, result.of) >= 0, "expected an operand {}, found {}",
                  result.of, signature);
@@ -164,8 +168,8 @@ class Match {
 
   Inferred results(std::span<const TensorType> operands) {
     for (std::size_t i = 0; i < values_.size(); ++i)
-      if (std::string_view name = form_.symbols[i]; take(name, "@") && (values_[i] = attributes_.integer(name)) < 0)
-        return expected(fmt::format("{} of at least 0", name));
+      if (std::string_view name = form_.symbols[i]; take(name, "@") && (values_[i] = attributes_.integer(name)) < 1)
+        return expected(fmt::format("{} of at least 1", name));
     const std::size_t described = std::min(operands.size(), form_.operands.size());
     std::vector<bool> done(described);
     for (bool progress = true; progress;) {  // an operand that waits is tried again once another one was matched
@@ -216,7 +220,9 @@ class Match {
 
  private:
   static Error misfit(const Tensor& tensor) {
-    return expected(fmt::format("{}{}", tensor.text, tensor.type == Type::activation ? " of f32 or bf16" : ""));
+    std::string text(tensor.text);
+    std::erase_if(text, [](char c) { return c == '~' || c == '&' || c == '+'; });
+    return expected(fmt::format("{}{}", text, tensor.type == Type::activation ? " of f32 or bf16" : ""));
   }
   std::int64_t product(const Extent& extent) const {  // of what is known
     std::int64_t value = 1;
@@ -252,6 +258,7 @@ class Match {
     }
     for (int axis = more; axis < type.shape.rank(); ++axis) {
       const Extent& extent = tensor.extents[std::size_t(axis - more)];
+      if (extent.factors.empty() && type.shape[axis] < 2) return false;
       if (extent.factors.empty()) continue;
       const std::int64_t known = product(extent), found = type.shape[axis];
       if (unknown(extent) == 0 || known == 0 ? known != found : found % known != 0) return false;
@@ -270,17 +277,29 @@ class Match {
   std::optional<Shape> more_;  // the extents of the axes `...`
 };
 
-const std::map<std::string_view, Axis> words{
-    {"once", once}, {"whole", none}, {"partial", partial}, {"irregular", irregular}, {"cumulative", cumulative}};
+bool is_ragged(const Tensor& tensor) { return std::ranges::count(tensor.extents, true, &Extent::ragged) > 0; }
+
+// Of a text that is the index of an axis of [...]; -1 of others.
+int index_of_axis(std::string_view text) {
+  const auto axis = number(text);
+  return axis && *axis >= 0 && *axis < Shape::max_rank ? int(*axis) : -1;
+}
 
 // One way to split a form: the text of a cut, parsed.
 class Cut {
  public:
   Cut(const Parsed& form, std::string_view text) : form_(form) {
     const std::vector<std::string_view> pieces = split(text, " ");
-    axes_ = split(pieces.at(0), "+");
+    LANCET_CHECK(!pieces.empty(), "expected cuts with commas between them, found an empty one");
+    axes_ = split(pieces[0], "+");
+    LANCET_CHECK(!axes_.empty(), "expected an axis to cut, found {}", text);
+    const auto has = [&](auto property) {
+      return std::ranges::any_of(form.operands, property) || std::ranges::any_of(form.results, property);
+    };
+    const bool more = has([](const Tensor&tensor) { return tensor.more; }), ragged = has(is_ragged);
     for (std::string_view axis : axes_)
-      LANCET_CHECK(axis == "~" || axis == "-" || number(axis) || std::ranges::count(form.symbols, axis) > 0,
+      LANCET_CHECK(axis == "-" || (axis == "~" && ragged) || (more && index_of_axis(axis) >= 0) ||
+                       std::ranges::count(form.symbols, axis) > 0,
                    "expected an axis to cut, found {}", text);
     for (std::string_view piece : std::span(pieces).subspan(1)) {
       if (piece == "time")
@@ -292,6 +311,11 @@ class Cut {
       else if (take(piece, "/"))
         row_.divided.push_back(piece);
       else {
+        static const std::map<std::string_view, Axis> words{{"once", once},
+                                                            {"whole", none},
+                                                            {"partial", partial},
+                                                            {"irregular", irregular},
+                                                            {"cumulative", cumulative}};
         const std::size_t equals = piece.find('=');
         LANCET_CHECK(equals != piece.npos && words.count(piece.substr(equals + 1)), "expected a cut, found {}", text);
         const std::string_view name = piece.substr(0, equals);
@@ -321,7 +345,7 @@ class Cut {
   // missing: of a tensor without the axis.
   Axis entry(const Tensor& tensor, Axis missing) {
     if (const auto given = given_.find(tensor.name); given != given_.end()) return given->second;
-    if (const auto axis = number(axes_[0]); axis && tensor.more) return Axis(*axis);
+    if (const int axis = index_of_axis(axes_[0]); axis >= 0 && tensor.more) return Axis(axis);
     const int rank = int(tensor.extents.size());
     for (int i = 0; i < rank; ++i) {
       const Extent& extent = tensor.extents[std::size_t(i)];
@@ -350,9 +374,6 @@ class Cut {
 // The buffers, counts and slots of a form with ragged axes; none of a form without.
 std::optional<Ragged> ragged_of(const Parsed& form) {
   Ragged ragged;
-  const auto is_ragged = [](const Tensor& tensor) {
-    return std::ranges::count(tensor.extents, true, &Extent::ragged) > 0;
-  };
   for (int i = 0; i < int(form.operands.size()); ++i) {
     if (!is_ragged(form.operands[std::size_t(i)])) continue;
     if (form.operands[std::size_t(i)].type == Type::fixed)
@@ -377,22 +398,25 @@ Fill fill_of(const Tensor& tensor, DType dtype) {
 
 std::int64_t extent_of(const Sample& sample, std::string_view text) {
   const auto extent = number(text);
-  LANCET_CHECK(extent, "expected an extent, found {} in {}", text, sample.extents);
+  LANCET_CHECK(extent && *extent > 0, "expected an extent, found {} in {}", text, sample.extents);
   return *extent;
 }
 
 // The operands of a sample that gives extents: see Sample.
-void expand(Sample& sample, Parsed& form) {
+void expand(Sample& sample, const Parsed& form) {
   std::vector<std::string_view> positive, zero, optional;
   Match match(form, sample.attributes);
+  bool has_more = false;
   for (std::string_view word : split(sample.extents, " ")) {
     const std::size_t equals = std::min(word.find('='), word.size());
     const std::string_view name = word.substr(0, equals), value = word.substr(std::min(equals + 1, word.size()));
     if (const auto dtype = parse_dtype(word))
       match.set_type(*dtype);
-    else if (take(word, "+"))
+    else if (take(word, "+")) {
+      LANCET_CHECK(find(form.operands, word) >= 0 || find(form.results, word) >= 0,
+                   "expected an operand, found +{} in {}", word, sample.extents);
       optional.push_back(word);
-    else if (value == "positive")
+    } else if (value == "positive")
       positive.push_back(name);
     else if (value == "zero")
       zero.push_back(name);
@@ -400,15 +424,19 @@ void expand(Sample& sample, Parsed& form) {
       Shape shape;
       for (std::string_view extent : split(value, ",")) shape.push_back(extent_of(sample, extent));
       match.set_more(shape);
+      has_more = true;
     } else {
-      const std::int64_t extent = extent_of(sample, value);
-      match.set(symbol_of(form, name), extent);
+      const std::int64_t extent = extent_of(sample, equals == word.size() ? word : value);
+      const auto symbol = std::ranges::find(form.symbols, name);
+      LANCET_CHECK(symbol != form.symbols.end(), "expected an axis, found {} in {}", word, sample.extents);
+      match.set(int(symbol - form.symbols.begin()), extent);
       if (std::string_view attribute = name; take(attribute, "@") && !sample.attributes.has(attribute))
         sample.attributes.set(attribute, extent);
     }
   }
   const auto add = [&](const Tensor& tensor) {
-    LANCET_CHECK(match.unknowns(tensor) == 0, "expected all extents of {}, found {}", tensor.text, sample.extents);
+    LANCET_CHECK(match.unknowns(tensor) == 0 && (!tensor.more || has_more), "expected all extents of {}, found {}",
+                 tensor.text, sample.extents);
     const TensorType type = match.type_of(tensor).value();
     const Fill fill = std::ranges::count(positive, tensor.name) ? Fill::positive
                       : std::ranges::count(zero, tensor.name)   ? Fill::zero
@@ -422,7 +450,7 @@ void expand(Sample& sample, Parsed& form) {
 }
 
 // The form that has every axis for which the sample gives an extent.
-Parsed& form_of(const Sample& sample, std::vector<Parsed>& forms) {
+const Parsed& form_of(const Sample& sample, const std::vector<Parsed>& forms) {
   const auto has = [&](const Parsed& form) {
     return std::ranges::all_of(split(sample.extents, " "), [&](std::string_view word) {
       const std::string_view name = word.substr(0, std::min(word.find('='), word.size()));

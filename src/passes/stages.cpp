@@ -64,6 +64,7 @@ struct Layout {
         stages(of[ir::Axis::stage]),
         laps(int(first_blocks.size()) / stages),
         made(ir::makers_of(cut)) {
+    LANCET_CHECK(laps >= 1, "{} stages have the first blocks of {} chunks", stages, first_blocks.size());
     for (const int block : blocks_of(program))
       chunk.push_back(int(std::ranges::upper_bound(first_blocks, block) - first_blocks.begin()) - 1);
     find_crossings();

@@ -109,7 +109,7 @@ class Board {
   }
 
  private:
-  static constexpr std::size_t most_answers = 1000;  // a further one replaces the last
+  static constexpr std::size_t most_answers = 50;  // a further one replaces the last
   struct Head {
     std::atomic<double> bound = -unbounded;
     std::atomic<std::size_t> answers = 0;

@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <unistd.h>
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <sstream>

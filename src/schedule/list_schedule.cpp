@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <queue>
 #include <set>
 
 namespace lancet::schedule {

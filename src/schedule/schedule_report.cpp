@@ -93,8 +93,8 @@ std::vector<CommunicationSite> communication_sites(const ir::Program& program, s
   std::vector<std::size_t> compute;
   for (std::size_t i = 0; i < program.instructions.size(); ++i)
     if (program.instructions[i].stream == Stream::compute && takes_time(when[i])) compute.push_back(i);
-  std::array<std::size_t, ir::stream_count>
-      next{};  // the first computation that may still overlap; streams run in order
+  // By stream: the first computation that may still overlap; streams run in order.
+  std::array<std::size_t, ir::stream_count> next{};
   std::vector<CommunicationSite> sites;
   std::map<std::pair<std::string, std::string_view>, std::size_t> index;
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {

@@ -3,7 +3,6 @@
 // layer have the same number of parts.
 #include <fmt/format.h>
 #include <algorithm>
-#include <limits>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/overlap.h"

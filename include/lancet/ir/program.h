@@ -9,8 +9,8 @@
 //     %9 : bf16[1024,8192] in %8 = cross_entropy(%8, @targets)  # compute forward lm_head     overwrites %8's memory
 //     adamw(&@wte.weight, &@wte.weight.m, %12)  # compute update wte.weight                   & is updated in place
 //     output loss = %10
-// The one control flow: an instruction whose body runs again and again (repeat.h). Before that, in the Programs that
-// passes work on, the instructions of the body are ordinary ones with the number of their repeat:
+// The one control flow: an instruction whose body runs again and again (runtime/repeat.cpp). Before that, in the
+// Programs that passes work on, the instructions of the body are ordinary ones with the number of their repeat:
 //     %14 : i32[1], %15 : i32[2048], %16 : f32[8,256] in %10 = repeat(%9, %10)  # expert forward h.0.moe.rounds
 //     body %17 : f32[8,256] in %15 + 0 = gelu(%8)  # compute forward h.0.moe
 //     body %16 = add_to(%10, %17)  # compute forward h.0.moe
@@ -155,8 +155,8 @@ struct Instruction {
   Attributes attributes;
   Stream stream = Stream::compute;
   Role role = Role::forward;
-  std::string label;          // its module of the model: "h.1.attn.c_attn"
-  std::int32_t repeated = 0;  // 0, or the number of the repeat in whose body it will be (repeat.h); then it has a label
+  std::string label;                   // its module of the model: "h.1.attn.c_attn"
+  std::int32_t repeated = 0;           // 0, or the number of the repeat in whose body it will be; then it has a label
   std::vector<Instruction> body = {};  // of a repeat: what it runs, in order
   std::int32_t micro_batch = 0;        // of the step (micro_batches.h); 0 also in what closes it, -1: the step before
   bool writes_operand(TensorId id) const;

@@ -161,7 +161,7 @@ struct Sample {
 //   type: f32, bf16 or i32; without one that of the activations, f32 or bf16, the same for all; any: also i32, the same
 //     for all; @dtype: what the attribute says
 //   extent: a product, outermost factor first, of numbers, axes, and @attributes; `[...,k]`: any axes before k,
-//     the same for all; `[e,*]`: any extent, in samples 2
+//     the same for all; `[e,*]`: any extent from 2 on, in samples 2
 //   operand: `b?` is optional, and so are those after it; `&w` is updated in place
 //   result: `dx@dy` is in the memory of dy; `+dw` adds onto an accumulator, if the instruction has accumulators, which
 //     follow the operands; `db?bias` exists if the attribute bias is not 0

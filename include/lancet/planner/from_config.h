@@ -80,11 +80,9 @@ Result<std::vector<ir::Plan>> plan_forward(const config::Config& config, const m
 Result<std::vector<ir::Plan>> share_plans(comm::Communicator& world, Result<std::vector<ir::Plan>> mine,
                                           std::size_t count);
 
-// Reads a plan file that a user names, in the format that `lancet plan --out` and runs write.
-
-// Returns a plan that is sound and is of this model's training step: it has the same model, optimizer, ranks, build,
-// parameters, states, inputs, outputs and instructions. Config errors name the file and the difference, or the unsound
-// instruction.
+// Reads a plan file that a user names, in the format that `lancet plan --out` and runs write. Returns a plan that is
+// sound and is of this model's training step: it has the same model, optimizer, ranks, build, parameters, states,
+// inputs, outputs and instructions. Config errors name the file and the difference, or the unsound instruction.
 Result<ir::Plan> read_plan(const std::filesystem::path& path, const StepModel& model);
 
 // The same, collective: all ranks must bring the same file. An error of any rank is returned on all.

@@ -20,8 +20,6 @@
 
 namespace lancet::planner {
 
-// What a plan is asked for, and what is said of the plan that was made.
-
 // The record of one pass of the pipeline that made a plan.
 struct PassRun {
   std::string name;
@@ -42,7 +40,7 @@ struct PlanRequest {
   bool fuse = false;        // GELU is fused with the products beside it
   bool accumulate = false;  // gradients add up in states, so that several micro batches make one step
   int micro_batches = 1;    // in the plan; more than 1 only with `accumulate`
-  // Where the mesh has several pipeline stages (planner.h): the first block of each, and their order.
+  // Where the mesh has several pipeline stages: the first block of each, and their order.
   std::vector<int> first_blocks = {};
   config::PipelineSchedule pipeline_schedule = config::PipelineSchedule::one_forward_one_backward;
   // The report holds all policies, not only sequential and the requested one, unless the step is a large one.

@@ -38,7 +38,9 @@ int check_shares(const ops::OpDef& op, const ops::PartitionRow& row, const ops::
   attributes.set("axes", "tensor");
   for (int place = 0; place < n; ++place) {
     const auto operands = operands_of_share(row, whole, place, n);
-    if (!operands || (attributes.has("blocks") && sample.attributes.integer("blocks") % n != 0)) return 0;
+    const bool is_divided = std::ranges::all_of(
+        row.divided, [&](std::string_view name) { return sample.attributes.integer(name) % n == 0; });
+    if (!operands || !is_divided) return 0;
     std::vector<DoubleTensor> doubles;
     for (const GuardedTensor& operand : *operands) doubles.push_back(to_double(operand));
     const ReferenceCall expected = run_reference(op, doubles, attributes, {place, n});

@@ -7,9 +7,8 @@
 //   sum_shards(x): the sum of x over the ranks
 //   swap_shards(x) {from, from_blocks, to, to_blocks}: x is this rank's shard of dimension `from`, and whole in
 //       dimension `to` -> whole in `from`, this rank's shard of `to`
-//   permute_shards(x [, y]) {shift, of, ...}: a step of a ring: x of the rank `shift` places on in the group [, and y
-//   of
-//       the rank as many places before]. Attribute of: the collective that the ring takes the place of, whose
+//   permute_shards(x [, y]) {shift, of, ...}: a step of a ring: x of the rank `shift` places on in the group [, and
+//       y of the rank as many places before]. Attribute of: the collective that the ring takes the place of, whose
 //       attributes it has, too
 // Sums add up in f32 in the order of the ranks, ((x0 + x1) + x2) + ..., and are rounded once to the type of x; so they
 // are the same bits on all ranks and by every transport. They need no gradient rules, since they enter a program after

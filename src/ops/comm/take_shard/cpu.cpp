@@ -7,16 +7,19 @@
 namespace lancet::ops {
 namespace {
 
-Kernel bind_take(const KernelArgs& args) {
+Kernel bind_take(const KernelArgs& args, std::int64_t window) {
   const WindowShards of(args, args.operands[0]);
-  const std::int64_t shard = of.shard_of(args.attributes.integer("part", 0));
+  const std::int64_t shard = of.shard_of(window);
   const auto* x = args.operands[0].as<std::byte>();
-  auto* window = args.results[0].as<std::byte>();
+  auto* y = args.results[0].as<std::byte>();
   return [=]() -> Status {
-    cpu::take_shard(of.layout, of.unit, shard, x, window);
+    cpu::take_shard(of.layout, of.unit, shard, x, y);
     return {};
   };
 }
+
+Kernel bind_shard(const KernelArgs& args) { return bind_take(args, 0); }
+Kernel bind_window(const KernelArgs& args) { return bind_take(args, args.attributes.integer("part")); }
 
 Kernel bind_join(const KernelArgs& args) {
   std::vector<const std::byte*> windows;
@@ -43,8 +46,10 @@ Kernel bind_summand(const KernelArgs& args) {
   };
 }
 
-const CpuKernel table[] = {
-    {"take_shard", bind_take}, {"take_window", bind_take}, {"join_windows", bind_join}, {"one_summand", bind_summand}};
+const CpuKernel table[] = {{"take_shard", bind_shard},
+                           {"take_window", bind_window},
+                           {"join_windows", bind_join},
+                           {"one_summand", bind_summand}};
 
 }  // namespace
 

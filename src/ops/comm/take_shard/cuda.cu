@@ -6,13 +6,16 @@
 namespace lancet::ops {
 namespace {
 
-Kernel bind_take(const KernelArgs& args) {
+Kernel bind_take(const KernelArgs& args, std::int64_t window) {
   const WindowShards of(args, args.operands[0]);
-  const std::int64_t shard = of.shard_of(args.attributes.integer("part", 0));
+  const std::int64_t shard = of.shard_of(window);
   return [=, stream = args.stream, x = args.operands[0].as<std::byte>(), y = args.results[0].as<std::byte>()] {
     return device::copy_shards(*stream, of.layout, of.unit, false, x, y, shard, 1);
   };
 }
+
+Kernel bind_shard(const KernelArgs& args) { return bind_take(args, 0); }
+Kernel bind_window(const KernelArgs& args) { return bind_take(args, args.attributes.integer("part")); }
 
 Kernel bind_join(const KernelArgs& args) {
   std::vector<std::byte*> windows;
@@ -36,8 +39,10 @@ Kernel bind_summand(const KernelArgs& args) {
   };
 }
 
-const DeviceKernel table[] = {
-    {"take_shard", bind_take}, {"take_window", bind_take}, {"join_windows", bind_join}, {"one_summand", bind_summand}};
+const DeviceKernel table[] = {{"take_shard", bind_shard},
+                              {"take_window", bind_window},
+                              {"join_windows", bind_join},
+                              {"one_summand", bind_summand}};
 
 }  // namespace
 

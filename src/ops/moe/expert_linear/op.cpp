@@ -12,7 +12,7 @@ Status check_columns(const OpInput& in, Types& results) {
   if (!in.attributes.has("columns")) return {};
   const std::int64_t columns = in.attributes.integer("columns"), part = in.attributes.integer("part", 0);
   Shape& shape = results[0].shape;
-  if (columns < 1 || part < 0 || (part + 1) * columns > shape.back()) return expected("columns within the result");
+  if (columns < 1 || part < 0 || part >= shape.back() / columns) return expected("columns within the result");
   shape.set(-1, columns);
   return {};
 }

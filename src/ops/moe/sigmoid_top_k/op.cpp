@@ -26,7 +26,7 @@ Status check_groups(const OpInput& in, Types& results) {
   return {};
 }
 
-// sigmoid_top_k_dx(dweight, expert, logits [, dscores]) {[normalize] [, scale] [, load_tokens]}: see infer_choice_dx.
+// sigmoid_top_k_dx(dweight, expert, logits [, dscores]) {[normalize] [, scale] [, load_tokens]}: see check_choice_dx.
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
   Attributes attributes;

@@ -35,8 +35,9 @@ inline void emit_choice_dx(GradientContext& g, std::string_view op, TensorId of_
 inline Status check_choice_dx(const OpInput& in, Types&) {
   const std::int64_t normalize = in.attributes.integer("normalize", 0);
   if (normalize != 0 && normalize != 1) return expected("normalize=0 or 1");
-  if (in.operands.size() < 4) return {};
   const Shape& scores = in.operands[2].shape;
+  if (scores[2] < 1) return expected("at least one expert");
+  if (in.operands.size() < 4) return {};
   const std::int64_t loads = in.operands[3].shape[0] / scores[2];
   if (!counts_tokens(in, loads, scores.rows() * in.attributes.integer("parts", 1)))
     return expected("dscores f32[L*E] of loads of load_tokens");

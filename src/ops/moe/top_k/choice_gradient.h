@@ -1,4 +1,4 @@
-// The operands of the ops whose types infer_choice_dx gives, for their kernels on all devices.
+// The operands of the ops that check_choice_dx describes, for their kernels on all devices.
 #pragma once
 #include "lancet/base/math.h"
 #include "lancet/ops/kernel.h"

@@ -14,7 +14,7 @@
 namespace lancet::ops {
 namespace {
 
-// top_k_dx(dweight, expert, scores [, dscores]) {[normalize] [, load_tokens]}: see infer_choice_dx.
+// top_k_dx(dweight, expert, scores [, dscores]) {[normalize] [, load_tokens]}: see check_choice_dx.
 void gradient(GradientContext& g) { emit_choice_dx(g, "top_k_dx", g.instruction().results[2], {}); }
 
 // An exponential per expert; then each choice looks at all experts.

@@ -11,22 +11,6 @@
 namespace lancet::ops {
 namespace {
 
-// Forward: the types of GELU's argument and of its result, which are equal.
-template <Inferred product(const OpInput&)>
-Inferred with_gelu(const OpInput& in) {
-  LANCET_ASSIGN(Types types, product(in));
-  types.push_back(types[0]);
-  return types;
-}
-
-// Backward: the type of the result, which GELU's argument must have too.
-template <Inferred product(const OpInput&)>
-Inferred with_gelu_slope(const OpInput& in) {
-  LANCET_ASSIGN(Types types, product(in));
-  if (in.operands[2] != types[0]) return expected("h like the result");
-  return types;
-}
-
 // A row has `before` elements before the product and `after` elements after it. The latter count twice: as GELU's
 // argument and its result, or as its argument and the gradient.
 Work work_of(const OpInput& in, std::int64_t rows, std::int64_t before, std::int64_t after) {
