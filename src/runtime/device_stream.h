@@ -64,8 +64,8 @@ FlagPlan plan_flags(const Streams& streams, const Recordable& recordable) {
 
 // Bounds how many commands wait on a device stream.
 //
-// A driver takes only so many commands of a stream (CUDA about 1,000), then the call blocks until the device has
-// executed some. The blocked thread keeps a lock of the driver, so that the threads of other streams block as well,
+// A driver queues a limited number of commands of a stream (CUDA about 1,000). A further call blocks until the device
+// has executed some. The blocked thread keeps a lock of the driver, so that the threads of other streams block as well,
 // among them the one that would put the work that the device waits for: the step never ends, and no thread is left that
 // could notice it. So the host must not get that far ahead.
 class Backlog {

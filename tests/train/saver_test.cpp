@@ -184,7 +184,7 @@ TEST_CASE("a run on two ranks survives a failing disk, reports it, keeps its che
   }
 }
 
-// A run folder that is removed, renamed or replaced by another one while its run goes on.
+// Other programs remove, rename or replace a run folder while its run trains.
 
 namespace {
 

@@ -36,7 +36,6 @@ class Axes {
   constexpr void remove(Axis axis) { bits_ &= std::uint8_t(~(1 << int(axis))); }
   constexpr bool empty() const { return bits_ == 0; }
   constexpr int count() const { return std::popcount(bits_); }
-  constexpr bool intersects(Axes other) const { return (bits_ & other.bits_) != 0; }
   // The axes that are in a or b, in both, in a but not in b.
   friend constexpr Axes operator|(Axes a, Axes b) { return of(a.bits_ | b.bits_); }
   friend constexpr Axes operator&(Axes a, Axes b) { return of(a.bits_ & b.bits_); }

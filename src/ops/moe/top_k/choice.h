@@ -4,13 +4,16 @@
 
 namespace lancet::ops {
 
+inline Status check_normalize(const OpInput& in) {
+  const std::int64_t normalize = in.attributes.integer("normalize", 0);
+  return normalize == 0 || normalize == 1 ? Status() : expected("normalize=0 or 1");
+}
+
 // A choice of K of the experts of logits f32[B,S,E] -> expert i32[T,K], weight f32[T,K], scores f32[B,S,E].
 inline Status check_choice(const OpInput& in, Types& results) {
   if (results[0].shape[1] < 1 || results[0].shape[1] > in.operands[0].shape[2])
     return expected("k from 1 to the number of experts");
-  const std::int64_t normalize = in.attributes.integer("normalize", 0);
-  if (normalize != 0 && normalize != 1) return expected("normalize=0 or 1");
-  return {};
+  return check_normalize(in);
 }
 
 // Emits `op`(dweight, expert, of_experts [, dscores]), the gradient of a choice's operand 0. of_experts f32[B,S,E]: the
@@ -33,8 +36,7 @@ inline void emit_choice_dx(GradientContext& g, std::string_view op, TensorId of_
 // every token of each of L runs of neighbours (the auxiliary loss). Attribute load_tokens: the tokens of a run, if
 // there are several. A part takes dscores whole and finds its tokens' runs by the attributes part and parts.
 inline Status check_choice_dx(const OpInput& in, Types&) {
-  const std::int64_t normalize = in.attributes.integer("normalize", 0);
-  if (normalize != 0 && normalize != 1) return expected("normalize=0 or 1");
+  LANCET_TRY(check_normalize(in));
   const Shape& scores = in.operands[2].shape;
   if (scores[2] < 1) return expected("at least one expert");
   if (in.operands.size() < 4) return {};
