@@ -72,7 +72,6 @@ def main():
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
         return 130
 
 
