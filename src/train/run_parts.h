@@ -159,10 +159,14 @@ class RunSaving {
     return {};
   }
   bool is_saved() const { return saved_step_ == state_.position.step; }
+  bool is_under_way() const { return saver_ && saver_->is_under_way(); }
   Status finish() { return saver_->finish(); }
   const std::optional<Error>& last_failure() const { return saver_->last_failure(); }
-  // Leaves the saver to messages that may still be under way: it is never destroyed.
-  void release() { static_cast<void>(saver_.release()); }
+  // Leaves the saver to messages that may still be under way: it is never destroyed. A commit under way ends first.
+  void release() {
+    if (saver_) saver_->finish_commit();
+    static_cast<void>(saver_.release());
+  }
 
  private:
   const RunState& state_;
