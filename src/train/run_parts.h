@@ -280,8 +280,11 @@ class RunRecords {
   void held_out(double loss) {
     const std::int64_t step = state_.position.step;
     log::info("step {} | held-out loss {:.4f} of {} sequences | perplexity {:.2f}", step, unsigned_nan(loss),
-              state_.trainer->evaluation_sequences(), unsigned_nan(std::exp(loss)));
-    if (state_.is_rank0()) folder_->held_out(step, loss);
+              state_.trainer->evaluation_sequences(), std::exp(unsigned_nan(loss)));
+    if (!state_.is_rank0()) return;
+    if (!std::isfinite(loss) && step < state_.config.train.steps)
+      log::warn("step {}: expected a finite held-out loss, found {}", step, unsigned_nan(loss));
+    folder_->held_out(step, loss);
   }
   // Logs the averages over the run's steps.
   void log_averages() const {

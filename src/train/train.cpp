@@ -16,9 +16,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 
 #include "lancet/base/log.h"
+#include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
 #include "lancet/run/resume_point.h"
 #include "lancet/run/stream_communicators.h"
@@ -89,6 +91,11 @@ class Run {
     LANCET_TRY(named("saving", saving_.finish()));
     if (const auto& failure = saving_.last_failure())
       return Error{ExitCode::data, "the run ended, but its last checkpoint was not saved: " + failure->message, true};
+    if (!std::isfinite(held_out_))
+      return Error{ExitCode::numerical,
+                   fmt::format("step {}: expected a finite held-out loss, found {}", state_.position.step,
+                               unsigned_nan(held_out_)),
+                   true};
     LANCET_ASSIGN(const bool stopped, sample());
     return stopped ? leave() : Status();
   }
@@ -240,6 +247,7 @@ class Run {
       return true;
     }
     evaluated_step_ = step;
+    held_out_ = *loss;
     records_.held_out(*loss);
     return step < state_.config.train.steps ? comm::any(state_.world, !stop_.now().empty()) : false;
   }
@@ -264,6 +272,7 @@ class Run {
   RunStart start_{state_, stop_};
   Status unread_;                     // the data that could not be read, which stops the run
   std::int64_t evaluated_step_ = -1;  // the last step whose held-out loss is known
+  double held_out_ = 0;               // of that step, if this process found it; equal on all ranks
   RunSaving saving_{state_};          // declared after the tensors that it saves
 };
 
