@@ -91,6 +91,20 @@ TEST_CASE("standard output carries the run's lines, standard error the warning o
   CHECK(error.output.starts_with("warning: " + std::to_string(2 * cores) + " threads compute on "));
 }
 
+TEST_CASE("descriptors that are closed at the start become no file of the run") {
+  const TemporaryFolder folder;
+  const std::string train = LANCET_BINARY " train " + folder.write("small.json", test::small_config_text) +
+                            " --set train.steps=3 --run-dir " + (folder / "run");
+  const std::string closed = GENERATE("<&- >&-", ">&-", "<&- >&- 2>&-");
+  const auto outcome = test::shell(train + " " + closed);
+  CHECK(outcome.code == 3);
+  if (closed != "<&- >&- 2>&-") CHECK(outcome.lines_with("error: cannot write standard output: ") == 1);
+  std::ifstream in(folder / "run/metrics.jsonl");
+  int lines = 0;
+  for (std::string line; std::getline(in, line); ++lines) CHECK(test::json_in(line)["step"] == lines + 1);
+  CHECK(lines == 3);
+}
+
 TEST_CASE("the last --run-dir counts, and its name is one line") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config_text);
