@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "commands.h"
+#include "lancet/base/exceptions.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/mpi.h"
@@ -66,7 +67,7 @@ int run(const Selection& selection) {
     const Status status = all_printed(selection.local);
     return status.ok() ? 0 : report(status.error());
   } catch (const std::exception& error) {
-    return report(internal_error(error.what()));
+    return report(error_of(error));
   }
 }
 
@@ -134,7 +135,7 @@ Status guarded(const std::function<Status(comm::Communicator&, int)>& body, comm
   try {
     return all_printed([&] { return body(world, local_ranks); });
   } catch (const std::exception& error) {
-    return internal_error(error.what());
+    return error_of(error);
   }
 }
 

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <thread>
 
 #include "lancet/ir/plan.h"
@@ -103,6 +105,21 @@ TEST_CASE("descriptors that are closed at the start become no file of the run") 
   int lines = 0;
   for (std::string line; std::getline(in, line); ++lines) CHECK(test::json_in(line)["step"] == lines + 1);
   CHECK(lines == 3);
+}
+
+TEST_CASE("where the system gives no thread, an error says how many were wanted and what to change") {
+  if (::geteuid() != 0) return WARN("SKIPPED: expected root, who may run the program as a user with a limit");
+  const TemporaryFolder folder;
+  std::filesystem::permissions(folder / "", std::filesystem::perms::all);
+  const auto outcome =
+      test::shell("HOME=" + (folder / "") +
+                  " setpriv --reuid 65534 --regid 65534 --clear-groups prlimit --nproc=1 " LANCET_BINARY " train " +
+                  folder.write("small.json", test::small_config_text) +
+                  " --set threads=3 --set log.peak_tflops=null --run-dir " + (folder / "run") + " >/dev/null");
+  CHECK(outcome.code == 1);
+  CHECK(outcome.output ==
+        "error: cannot start thread 2 of the 3 that compute: Resource temporarily unavailable; allow more threads "
+        "(ulimit -u, a container's pids.max) or compute with fewer (threads=1)\n");
 }
 
 TEST_CASE("the last --run-dir counts, and its name is one line") {
