@@ -21,6 +21,7 @@
 
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/base/utf8.h"
 #include "lancet/comm/collect.h"
 #include "lancet/run/resume_point.h"
 #include "lancet/run/stream_communicators.h"
@@ -262,7 +263,7 @@ class Run {
     LANCET_ASSIGN(const auto ids, state_.trainer->generate(prompt, train.sample_tokens));
     if (!ids) return true;
     LANCET_ASSIGN(const std::string text, tokenizer->decode(*ids));
-    log::info("sample: {}", data::replace_invalid_utf8(text));
+    log::info("sample: {}", replace_invalid_utf8(text));
     return false;
   }
 

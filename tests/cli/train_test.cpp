@@ -131,7 +131,13 @@ TEST_CASE("the last --run-dir counts, and its name is one line") {
   CHECK_FALSE(std::filesystem::exists(folder / "first"));
   const auto refused = lancet(train + "\"$(printf 'two\\nlines')\"");
   CHECK(refused.code == 2);
-  CHECK(refused.output == "error: log.run_dir: expected a name without control characters, found 'two?lines'\n");
+  CHECK(refused.output ==
+        "error: log.run_dir (--run-dir): expected a name in UTF-8 without control characters, found 'two?lines'\n");
+  const auto latin = lancet(train + "\"$(printf '/tmp/caf\\351')\"");  // e acute in Latin-1
+  CHECK(latin.code == 2);
+  CHECK(latin.output ==
+        "error: log.run_dir (--run-dir): expected a name in UTF-8 without control characters, found "
+        "'/tmp/caf\\xe9'\n");
   const auto missing = lancet("eval --data x --from \"$(printf 'no\\nrun')\"");
   CHECK(missing.code != 0);
   CHECK(missing.lines_with("") == 1);
