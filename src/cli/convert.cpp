@@ -65,6 +65,7 @@ struct ImportArguments {
 Status import_model(const ImportArguments& arguments) {
   std::optional<models::Upcycle> upcycle;
   if (arguments.upcycle.experts > 0) upcycle = arguments.upcycle;
+  LANCET_TRY(run::check_run_name("--out", arguments.out));
   LANCET_TRY(run::check_new_folder(arguments.out, 0));
   models::ImportWatch watch;
   watch.begin = [&](std::int64_t bytes) -> Status {

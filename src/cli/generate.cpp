@@ -19,6 +19,7 @@
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/base/utf8.h"
 #include "lancet/comm/collect.h"
 #include "lancet/data/tokenizer.h"
 #include "lancet/run/stream_communicators.h"
@@ -33,12 +34,12 @@ class TextStream {
  public:
   std::string push(std::string_view bytes) {
     held_ += bytes;
-    const std::size_t complete = data::complete_utf8(held_);
-    const std::string text = data::replace_invalid_utf8(std::string_view(held_).substr(0, complete));
+    const std::size_t complete = complete_utf8(held_);
+    const std::string text = replace_invalid_utf8(std::string_view(held_).substr(0, complete));
     held_.erase(0, complete);
     return text;
   }
-  std::string finish() { return data::replace_invalid_utf8(std::exchange(held_, {})); }
+  std::string finish() { return replace_invalid_utf8(std::exchange(held_, {})); }
 
  private:
   std::string held_;

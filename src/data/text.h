@@ -1,4 +1,4 @@
-// Text: checks that it is valid UTF-8, finds positions at which it may be cut, cuts it into pre-tokens, and reads it
+// Text: finds positions at which it may be cut, cuts it into pre-tokens, and reads it
 // from files.
 #pragma once
 
@@ -13,14 +13,11 @@
 
 #include "lancet/base/files.h"
 #include "lancet/base/result.h"
+#include "lancet/base/utf8.h"
 
 namespace lancet::data {
 
-// The offset of the first byte that is not part of a valid character (no overlong forms, surrogates or code points
-// above U+10FFFF); text.size() if all are valid.
-std::size_t first_invalid_utf8(std::string_view text);
-
-// The data error for that byte. first_byte: the offset of `text` in its source.
+// The data error for the byte at `invalid` (first_invalid_utf8()). first_byte: the offset of `text` in its source.
 Error not_utf8(std::string_view text, std::size_t invalid, std::uint64_t first_byte = 0);
 
 // The last position p > 0 that follows a character other than white space and precedes ASCII white space; 0 if none

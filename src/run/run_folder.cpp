@@ -14,6 +14,7 @@
 
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/base/utf8.h"
 #include "lancet/comm/collect.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/resume_point.h"
@@ -39,10 +40,15 @@ RunFolder::~RunFolder() {
   for (; !made_.empty(); made_.pop_back()) fs::remove(made_.back(), ignored);
 }
 
+Status check_run_name(std::string_view field, const std::string& run) {
+  if (cut(run, run.size()) == run && first_invalid_utf8(run) == run.size()) return {};
+  return config_error(
+      fmt::format("{}: expected a name in UTF-8 without control characters, found {}", field, shown(run)));
+}
+
 Result<RunFolder> RunFolder::take(const config::Config& config) {
   RunFolder folder(config.log.run_dir);
-  if (const std::string text = folder.path_.string(); cut(text, text.size()) != text)  // it would break log lines
-    return config_error(fmt::format("log.run_dir: expected a name without control characters, found {}", shown(text)));
+  LANCET_TRY(check_run_name("log.run_dir (--run-dir)", config.log.run_dir));
   LANCET_TRY(folder.make());
   LANCET_TRY(folder.lock());
   return folder;

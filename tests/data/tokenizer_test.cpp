@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lancet/base/json.h"
+#include "lancet/base/utf8.h"
 #include "lancet/data/tokenize.h"
 #include "support.h"
 #include "text.h"

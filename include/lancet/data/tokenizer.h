@@ -78,10 +78,4 @@ class Encoder {
   std::unique_ptr<State> state_;
 };
 
-// The length of the longest prefix of `bytes` that does not end inside a UTF-8 character: generated text can be printed
-// up to there.
-std::size_t complete_utf8(std::string_view bytes);
-// Replaces each byte that is not part of a valid character by U+FFFD.
-std::string replace_invalid_utf8(std::string_view bytes);
-
 }  // namespace lancet::data

@@ -107,6 +107,9 @@ Status save_model(
     const std::optional<ModelTokenizer>& tokenizer,
     const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {});
 
+// Config error: a name of a run's folder that its config.json and the log's lines cannot hold.
+Status check_run_name(std::string_view field, const std::string& run);
+
 // Checks, before a long job starts, that a new folder `out` of about `bytes` bytes can be created. Config error: it
 // exists and is not empty. Data errors: the parent folder cannot be written, or its disk has less free space.
 Status check_new_folder(const std::filesystem::path& out, std::int64_t bytes);
