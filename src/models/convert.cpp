@@ -265,7 +265,14 @@ class Import {
   // Refuses a head that differs from the embedding, since it would be lost.
   Status check_head(const TensorFiles& files, const config::Model& model, runtime::TensorStore& store) {
     const auto at = files.tensors().find(tied_head);
-    if (at == files.tensors().end()) return {};
+    if (at == files.tensors().end()) {
+      LANCET_ASSIGN(const bool tied, has_tied_head(folder_ / "config.json"));
+      if (tied) return {};
+      return config_error(
+          fmt::format("{}: tie_word_embeddings: expected true, or {} with the values of wte.weight, "
+                      "found false and no such tensor",
+                      (folder_ / "config.json").string(), tied_head));
+    }
     const checkpoint::TensorInfo& info = *at->second.info;
     const Shape shape{model.vocab_size, model.n_embd};
     if (info.shape != shape || !is_weight_type(info.dtype))

@@ -229,6 +229,18 @@ TEST_CASE("files with and without prefix, with old buffers, a tied head, and in 
                }),
        0);
   auto narrow = [](const char* dtype, const std::function<std::uint16_t(float)>& f) {
+  // The same function and the same head under other names.
+  same(Changed(
+           "gpt2",
+           [](File& file) {
+             file.tensors.push_back({"lm_head.weight", "F32", file["wte.weight"].shape});
+             file.bytes["lm_head.weight"] = file.bytes["wte.weight"];
+           },
+           [](nlohmann::json& config) {
+             config["tie_word_embeddings"] = false;
+             config["activation_function"] = "gelu_pytorch_tanh";
+           }),
+       0);
     return [=](File& file) {
       for (auto& tensor : file.tensors) {
         file.bytes[tensor.name] = halves(file.values<float>(tensor.name), f);
