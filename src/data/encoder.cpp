@@ -1,8 +1,9 @@
-// Encodes a text in three steps: Pretokens cuts it into pre-tokens; a cache returns the ids of a pre-token seen before;
-// BPE merges the bytes of a new one. BPE repeatedly merges the pair of lowest rank, the leftmost of equals, until no
-// pair of neighbours has a rank. Pre-tokens up to 64 bytes scan all pairs for each merge. Longer ones use a doubly
-// linked list of tokens and a heap of candidate pairs by (rank, position); a candidate whose tokens were merged
-// meanwhile is skipped. The cache is emptied when it exceeds 16 MiB; pre-tokens above 256 bytes are not cached.
+// Special tokens divide a text into parts that are encoded each alone, in three steps: Pretokens cuts it into
+// pre-tokens; a cache returns the ids of a pre-token seen before; BPE merges the bytes of a new one. BPE repeatedly
+// merges the pair of lowest rank, the leftmost of equals, until no pair of neighbours has a rank. Pre-tokens up to 64
+// bytes scan all pairs for each merge. Longer ones use a doubly linked list of tokens and a heap of candidate pairs by
+// (rank, position); a candidate whose tokens were merged meanwhile is skipped. The cache is emptied when it exceeds 16
+// MiB; pre-tokens above 256 bytes are not cached.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -106,12 +107,20 @@ class HeapMerger {
 
 struct Encoder::State {
   std::shared_ptr<const TokenizerTables> tables;
+  SpecialTokens special;
   Pretokens pretokens;
   // Pre-token number i has the ids cached_ids[cached_ends[i-1], cached_ends[i]).
   BytesTable cached;
   std::vector<std::uint32_t> cached_ends;
   std::vector<TokenId> cached_ids;
 
+  // Without special tokens.
+  void encode_words(std::string_view text, std::vector<TokenId>& ids) {
+    pretokens.start(text);
+    for (auto word = pretokens.next(); !word.empty(); word = pretokens.next()) encode_word(word, ids);
+  }
+
+ private:
   void encode_word(std::string_view word, std::vector<TokenId>& ids) {
     if (word.size() > kCachedWordBytes) return merge(word, ids);
     if (cached.arena_bytes() + cached_ids.size() * sizeof(TokenId) > kCacheBytes) clear_cache();
@@ -124,7 +133,6 @@ struct Encoder::State {
     ids.insert(ids.end(), cached_ids.begin() + begin, cached_ids.begin() + cached_ends[number]);
   }
 
- private:
   void merge(std::string_view word, std::vector<TokenId>& ids) const {
     if (word.size() <= kScanBytes) return merge_by_scanning(*tables, word, ids);
     HeapMerger(*tables, word).run(ids);
@@ -137,16 +145,29 @@ struct Encoder::State {
   }
 };
 
-Encoder::Encoder(const Tokenizer& tokenizer) : state_(std::make_unique<State>()) { state_->tables = tokenizer.tables_; }
+Encoder::Encoder(const Tokenizer& tokenizer, SpecialTokens special) : state_(std::make_unique<State>()) {
+  state_->tables = tokenizer.tables_;
+  state_->special = special;
+}
 Encoder::~Encoder() = default;
 Encoder::Encoder(Encoder&&) noexcept = default;
 Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 
 Status Encoder::encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte) {
   if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) return not_utf8(text, bad, first_byte);
-  state_->pretokens.start(text);
-  for (auto word = state_->pretokens.next(); !word.empty(); word = state_->pretokens.next())
-    state_->encode_word(word, ids);
+  const TokenizerTables& tables = *state_->tables;
+  std::size_t done = 0;
+  for (std::size_t at = 0; state_->special == SpecialTokens::ids && at < text.size();) {
+    const TokenId id = tables.special_at(text.substr(at));
+    if (id < 0) {
+      ++at;
+      continue;
+    }
+    state_->encode_words(text.substr(done, at - done), ids);
+    ids.push_back(id);
+    done = at += tables.tokens[std::size_t(id)].size();
+  }
+  state_->encode_words(text.substr(done), ids);
   return {};
 }
 

@@ -4,6 +4,7 @@
 // weights. The head must be tied: it is compared with the embedding after that was read.
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <new>
@@ -253,8 +254,8 @@ class Import {
   // 0, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
   std::uint64_t tokenizer_hash() const {
     std::error_code ignored;
-    if (!std::filesystem::exists(folder_ / "vocab.json", ignored) &&
-        !std::filesystem::exists(folder_ / "merges.txt", ignored))
+    if (std::ranges::none_of(std::array{"vocab.json", "merges.txt", "tokenizer.json"},
+                             [&](const char* file) { return std::filesystem::exists(folder_ / file, ignored); }))
       return 0;
     const auto tokenizer = data::Tokenizer::load(folder_);
     if (tokenizer.ok()) return tokenizer->hash();

@@ -98,8 +98,10 @@ std::string config_text(const config::Model& model, const HuggingFaceExport& opt
     for (const char* name : optional_of_experts) text[name] = ours[name];
   for (const Fixed& field : fixed) text[field.name] = json_of(field.value);
   for (const char* name : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) text[name] = 0.0;
-  for (const char* name : {"bos_token_id", "eos_token_id"})
-    text[name] = options.end_of_text ? json(*options.end_of_text) : json();
+  text["bos_token_id"] = options.bounds.begin >= 0 ? json(options.bounds.begin) : json();
+  text["eos_token_id"] = options.bounds.ends.size() == 1 ? json(options.bounds.ends.front())
+                         : options.bounds.ends.empty()   ? json()
+                                                         : json(options.bounds.ends);
   text["torch_dtype"] = options.dtype == DType::bf16 ? "bfloat16" : "float32";
   return json_text(text, {.indent = 2, .strict = true}) + "\n";
 }
@@ -140,13 +142,13 @@ Result<config::Config> read_config(const std::filesystem::path& file) {
   return config;
 }
 
-Result<TensorFiles> TensorFiles::open(const std::filesystem::path& folder) {
-  TensorFiles files;
 Result<bool> has_tied_head(const std::filesystem::path& file) {
   LANCET_ASSIGN(const json text, read_json(file));
   return text.value("tie_word_embeddings", json(true)) == true;
 }
 
+Result<TensorFiles> TensorFiles::open(const std::filesystem::path& folder) {
+  TensorFiles files;
   std::error_code ignored;
   const auto single = folder / single_file, index = folder / index_file;
   const bool has_single = std::filesystem::exists(single, ignored), has_index = std::filesystem::exists(index, ignored);
