@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "lancet/base/check.h"
 #include "lancet/data/tokenizer.h"
@@ -323,8 +324,9 @@ Status TextReader::next(std::string& chunk) {
     cut = all && rest_.size() <= wanted ? rest_.size() : last_cut(std::string_view(rest_).substr(0, wanted));
     if (rest_.empty()) break;
   }
-  chunk.assign(rest_, 0, cut);
-  rest_.erase(0, cut);
+  std::string tail = rest_.substr(cut);  // a chunk can be long, so it is moved
+  rest_.resize(cut);
+  chunk = std::exchange(rest_, std::move(tail));
   position_ += cut;
   return {};
 }

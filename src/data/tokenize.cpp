@@ -33,6 +33,7 @@ struct Worker {
   void run() {
     ids.clear();
     try {
+      ids.reserve(chunk.size());  // growing would copy them; pages that are not written take no memory
       status = encoder.encode(chunk, ids, first_byte);
     } catch (...) {  // the calling thread rethrows it
       failure = std::current_exception();

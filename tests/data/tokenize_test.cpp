@@ -1,5 +1,9 @@
 #include "lancet/data/tokenize.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "lancet/data/token_file.h"
@@ -110,6 +114,25 @@ TEST_CASE("Chunks do not cut a special token with spaces") {
     value(tokenize_files({folder / "text"}, tokenizer, folder / "out", options));
     REQUIRE(ids_in(folder / "out") == expected);
   }
+}
+
+TEST_CASE("A line without a space takes a byte of memory a byte, and four a token") {
+  const Folder folder;
+  const Tokenizer tokenizer = english_tokenizer();
+  const std::size_t bytes = 8 << 20;
+  const auto peak_kb = [&](std::size_t size) {  // of a process of its own
+    std::string line;
+    while (line.size() < size) line += "onthering";
+    spit(folder / "text", line);
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(tokenize_files({folder / "text"}, tokenizer, folder / "out").ok() ? 0 : 1);
+    int status = -1;
+    rusage usage{};
+    REQUIRE(::wait4(child, &status, 0, &usage) == child);
+    REQUIRE(status == 0);
+    return usage.ru_maxrss;
+  };
+  CHECK(peak_kb(bytes) - peak_kb(100) < long(4 * bytes >> 10));
 }
 
 TEST_CASE("The last lines are held out") {

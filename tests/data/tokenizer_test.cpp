@@ -169,12 +169,22 @@ TEST_CASE("Words too long for the scanning merge give the same merges") {
   const Tokenizer tokenizer = small_tokenizer();
   const ReferenceBpe reference(tokenizer);
   Random random(5);
+  std::string word;
   for (const std::size_t length : {63u, 64u, 65u, 255u, 256u, 257u, 900u}) {
-    std::string word;
+    word.clear();
     while (word.size() < length) word += "theringonatlomati"[random.below(17)];
     REQUIRE(encode(tokenizer, word) == reference.encode(word));
     REQUIRE(encode(tokenizer, std::string(length, 'a')) == reference.encode(std::string(length, 'a')));
   }
+  for (const std::string letters : {"acgt", "aaaaaaaaat", "theringonatlomati"}) {
+    word.clear();
+    while (word.size() < 5000) word += letters[random.below(letters.size())];
+    REQUIRE(encode(tokenizer, word) == reference.encode(word));
+  }
+  // Tokens as long as a block.
+  const Tokenizer repeats = value(train_tokenizer(std::string(20000, 'a') + std::string(3000, 'b'), {}));
+  const std::string run_of_both = std::string(3001, 'a') + std::string(1003, 'b');
+  REQUIRE(encode(repeats, run_of_both) == ReferenceBpe(repeats).encode(run_of_both));
   // A megabyte without a space takes only a moment.
   const std::string run(1 << 20, 't');
   CHECK(value(tokenizer.decode(encode(tokenizer, run))) == run);
