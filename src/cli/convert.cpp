@@ -39,7 +39,7 @@ Status export_model(const ExportArguments& arguments) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
     LANCET_TRY(data::check_same({folder.checkpoint.manifest().tokenizer_hash, folder.name()},
                                 {tokenizer.hash(), folder.tokenizer->string()}));
-    if (tokenizer.eos() >= 0) options.end_of_text = tokenizer.eos();
+    options.bounds = {tokenizer.bos(), {tokenizer.ends().begin(), tokenizer.ends().end()}};
   }
   LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config), store, arguments.out, options));
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "lancet/base/check.h"
 #include "lancet/data/tokenizer.h"
@@ -198,12 +199,12 @@ Result<std::uint64_t> next_line(const TextPart& part, std::uint64_t from) {
   }
 }
 
-Result<TextReader> TextReader::open(TextPart part, std::size_t chunk_bytes) {
+Result<TextReader> TextReader::open(TextPart part, std::size_t chunk_bytes, std::vector<std::string> uncut) {
   LANCET_CHECK(chunk_bytes > 0 && part.begin <= part.end, "chunks of {} bytes of [{}, {})", chunk_bytes, part.begin,
                part.end);
   Descriptor file(::open(part.path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) return data_error(fmt::format("{}: cannot open: {}", part.path.string(), std::strerror(errno)));
-  return TextReader(std::move(part), chunk_bytes, std::move(file));
+  return TextReader(std::move(part), chunk_bytes, std::move(uncut), std::move(file));
 }
 
 Status TextReader::fill(std::size_t wanted) {
@@ -236,16 +237,31 @@ Status TextReader::end_at(std::uint64_t end) {
   return {};
 }
 
+// The last safe cut that no text of uncut_ spans, also none that the end of `text` cuts off; 0 if there is none.
+std::size_t TextReader::last_cut(std::string_view text) const {
+  const auto is_spanned = [&](std::size_t cut) {
+    for (const std::string& whole : uncut_)
+      for (std::size_t before = 1; before < whole.size() && before <= cut; ++before)
+        if (const auto here = text.substr(cut - before, whole.size()); here.size() > before && whole.starts_with(here))
+          return true;
+    return false;
+  };
+  std::size_t cut = last_safe_cut(text);
+  while (cut > 0 && is_spanned(cut)) cut = last_safe_cut(text.substr(0, cut));
+  return cut;
+}
+
 Status TextReader::next(std::string& chunk) {
   std::size_t cut = 0;
   for (std::size_t wanted = chunk_bytes_; cut == 0; wanted *= 2) {
     LANCET_TRY(fill(wanted));
     const bool all = position_ + rest_.size() == part_.end;
-    cut = all && rest_.size() <= wanted ? rest_.size() : last_safe_cut(std::string_view(rest_).substr(0, wanted));
+    cut = all && rest_.size() <= wanted ? rest_.size() : last_cut(std::string_view(rest_).substr(0, wanted));
     if (rest_.empty()) break;
   }
-  chunk.assign(rest_, 0, cut);
-  rest_.erase(0, cut);
+  std::string tail = rest_.substr(cut);  // a chunk can be long, so it is moved
+  rest_.resize(cut);
+  chunk = std::exchange(rest_, std::move(tail));
   position_ += cut;
   return {};
 }

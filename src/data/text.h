@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lancet/base/files.h"
 #include "lancet/base/result.h"
@@ -77,19 +78,26 @@ Result<std::uint64_t> next_line(const TextPart& part, std::uint64_t from);
 // Reads part of a text file, in bounded memory, in chunks that end at safe cuts (last_safe_cut).
 class TextReader {
  public:
-  static Result<TextReader> open(TextPart part, std::size_t chunk_bytes);
+  // uncut: texts in which no chunk ends.
+  static Result<TextReader> open(TextPart part, std::size_t chunk_bytes, std::vector<std::string> uncut = {});
 
   // The next chunk; empty at the end. A chunk is longer than chunk_bytes only if it contains no safe cut.
   Status next(std::string& chunk);
   std::uint64_t position() const { return position_; }  // of the next chunk's first byte in the file
 
  private:
-  TextReader(TextPart part, std::size_t chunk_bytes, Descriptor file)
-      : part_(std::move(part)), chunk_bytes_(chunk_bytes), file_(std::move(file)), position_(part_.begin) {}
+  TextReader(TextPart part, std::size_t chunk_bytes, std::vector<std::string> uncut, Descriptor file)
+      : part_(std::move(part)),
+        chunk_bytes_(chunk_bytes),
+        uncut_(std::move(uncut)),
+        file_(std::move(file)),
+        position_(part_.begin) {}
   Status fill(std::size_t wanted);  // reads until rest_ has `wanted` bytes, or all that are left
   Status end_at(std::uint64_t end);
+  std::size_t last_cut(std::string_view text) const;
   TextPart part_;
   std::size_t chunk_bytes_;
+  std::vector<std::string> uncut_;
   Descriptor file_;
   std::uint64_t position_;
   std::string rest_;  // read but not returned yet; begins at position_

@@ -194,7 +194,7 @@ Result<Ending> generate(Decoder& decoder, std::span<const std::int32_t> prompt, 
     }
     LANCET_ASSIGN(const std::span<const float> logits, decoder.read(unread));
     LANCET_ASSIGN(const std::int32_t token, picker.pick(logits));
-    if (token == options.end_of_text) return Ending::end_of_text;
+    if (std::ranges::count(options.ends, token)) return Ending::end_of_text;
     ids.push_back(token);
     unread = std::span<const std::int32_t>(ids).last(1);
     LANCET_TRY(each(token));

@@ -259,10 +259,11 @@ class Run {
     const std::optional<data::Tokenizer>& tokenizer = state_.trainer->tokenizer();
     if (train.sample_tokens == 0 || !tokenizer || !state_.can_save()) return false;  // no whole model
     LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer->encode(train.sample_prompt));
-    if (prompt.empty()) prompt.push_back(std::max(tokenizer->eos(), 0));
+    if (prompt.empty()) prompt.push_back(std::max(tokenizer->bos(), 0));
     LANCET_ASSIGN(const auto ids, state_.trainer->generate(prompt, train.sample_tokens));
     if (!ids) return true;
-    LANCET_ASSIGN(const std::string text, tokenizer->decode(*ids));
+    std::string text;
+    for (const data::TokenId id : *ids) text += tokenizer->bytes(id);
     log::info("sample: {}", replace_invalid_utf8(text));
     return false;
   }

@@ -165,7 +165,7 @@ TEST_CASE("generation ends at the end of text or after the number of tokens") {
 
   decoder->forget();
   models::GenerateOptions until = options;
-  until.end_of_text = six[3];
+  until.ends = {six[3]};
   const auto cut = generated(*decoder, prompt, until, models::Ending::end_of_text);
   CHECK(cut == std::vector<std::int32_t>(six.begin(), std::find(six.begin(), six.end(), six[3])));
 

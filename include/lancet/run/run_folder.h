@@ -130,7 +130,9 @@ class NewFolder {
       : target_(std::move(target)), temporary_(std::move(temporary)) {}
   std::filesystem::path target_, temporary_;
 };
-// Copies vocab.json, merges.txt and, if there is one, added_tokens.json.
+// Copies vocab.json, merges.txt and, where they exist, the files beside them that describe the tokenizer and
+// generation. generation_config.json of the copy names the tokens at which texts begin and end, whichever file of
+// `from` does.
 Status copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace lancet::run
