@@ -108,7 +108,10 @@ TEST_CASE("descriptors that are closed at the start become no file of the run") 
 }
 
 TEST_CASE("where the system gives no thread, an error says how many were wanted and what to change") {
-  if (::geteuid() != 0) return WARN("SKIPPED: expected root, who may run the program as a user with a limit");
+  if (::geteuid() != 0) {
+    WARN("SKIPPED: expected root, who may run the program as a user with a limit");
+    return;
+  }
   const TemporaryFolder folder;
   std::filesystem::permissions(folder / "", std::filesystem::perms::all);
   const auto outcome =

@@ -363,7 +363,7 @@ TEST_CASE("an export names the tokens at which texts begin and end, whichever fi
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture("gpt2"));
   const std::string tok = folder / "tok", out = folder / "out";
-  REQUIRE(data::train_tokenizer("a text", {.vocab_size = 257})->save(tok).ok());
+  REQUIRE(data::train_tokenizer("a text", {.vocab_size = 257, .progress = {}})->save(tok).ok());
   std::ofstream(tok + "/config.json") << R"({"eos_token_id": [256, 65], "bos_token_id": 66, "n_layer": 1})";
   std::ofstream(tok + "/generation_config.json") << R"({"temperature": 0.5})";
   std::ofstream(tok + "/added_tokens.json") << R"({"<pad>": 257})";
