@@ -32,7 +32,7 @@ build() {
 
 # Passes on one of ninja's lines for each tenth of the work, and all output of the compilers.
 tenths() {
-  local line tenth shown=
+  local line tenth shown=0
   while IFS= read -r line; do
     if [[ $line =~ ^\ \ \ \[([0-9]+)/([0-9]+)\ [0-9.]+s\]\  ]]; then
       tenth=$((10 * BASH_REMATCH[1] / BASH_REMATCH[2]))
