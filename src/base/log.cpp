@@ -5,10 +5,25 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "lancet/base/shown.h"
+#include "lancet/base/utf8.h"
 
 namespace lancet::log {
 namespace {
+
+// Bytes that are no UTF-8, as of a file's name in Latin-1, become \xHH.
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (std::size_t valid = 0; !text.empty(); text.remove_prefix(std::min(valid + 1, text.size()))) {
+    valid = first_invalid_utf8(text);
+    result += text.substr(0, valid);
+    if (valid < text.size()) result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[valid]));
+  }
+  return result;
+}
 
 // Writes a line's text: that of a warning or an error on one line, after "warning: " or "error: ".
 class Text final : public spdlog::custom_flag_formatter {
@@ -17,7 +32,7 @@ class Text final : public spdlog::custom_flag_formatter {
     std::string text(line.payload.data(), line.payload.size());
     if (line.level >= spdlog::level::warn) {
       const auto level = spdlog::level::to_string_view(line.level);
-      text = fmt::format("{}: {}", std::string_view(level.data(), level.size()), cut(text, text.size()));
+      text = fmt::format("{}: {}", std::string_view(level.data(), level.size()), escaped(cut(text, text.size())));
     }
     to.append(text.data(), text.data() + text.size());
   }

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "lancet/base/check.h"
+#include "lancet/base/exceptions.h"
 
 namespace lancet::checkpoint {
 struct BackgroundWriter::State {
@@ -114,7 +115,7 @@ struct BackgroundWriter::State {
       for (const Shard& shard : shards)
         if (status.ok()) status = write_shard(folder, shard, reader, left);
     } catch (const std::exception& error) {
-      status = internal_error(error.what());
+      status = error_of(error);
     }
     while (left > 0) {  // after an error, the caller still supplies the remaining bytes
       const auto piece = reader.get(left);
@@ -140,7 +141,7 @@ struct BackgroundWriter::State {
       try {
         status = job();
       } catch (const std::exception& error) {
-        status = internal_error(error.what());
+        status = error_of(error);
       }
       lock.lock();
       for (const Filled& block : filled) free.push_back(block.block);  // of an abandoned job

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "lancet/base/exceptions.h"
 #include "lancet/base/files.h"
 #include "lancet/base/hash.h"
 #include "lancet/base/shown.h"
@@ -39,7 +40,7 @@ Status caught(const Work& work) {
   try {
     return work();
   } catch (const std::exception& error) {
-    return internal_error(error.what());
+    return error_of(error);
   }
 }
 

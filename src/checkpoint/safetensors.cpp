@@ -224,6 +224,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view text, std::u
   SafetensorsHeader header;
   for (const auto& [name, value] : root.items()) {
     if (name == "__metadata__") {
+      if (value.is_null()) continue;
       if (!value.is_object() || !std::ranges::all_of(value, &json::is_string))
         return data_error(fmt::format("{}: __metadata__: expected an object of texts, found {}", origin, shown(value)));
       header.metadata = value.get<Metadata>();

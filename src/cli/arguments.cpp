@@ -115,6 +115,12 @@ CLI::Option* add_seed_option(CLI::App& command, std::uint64_t& seed, const std::
       ->check(in_range<std::uint64_t>(0, most, "a whole number").description(""));
 }
 
+void add_special_as_text(CLI::App& command, data::SpecialTokens& special) {
+  command.add_flag_callback(
+      "--special-as-text", [&special] { special = data::SpecialTokens::text; },
+      "Read special tokens such as <|endoftext|> in a text as letters");
+}
+
 CLI::Validator between(double least, double most) { return in_range(least, most, "a number"); }
 CLI::Validator whole_between(std::int64_t least, std::int64_t most) { return in_range(least, most, "a whole number"); }
 

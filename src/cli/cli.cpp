@@ -1,5 +1,6 @@
 #include "lancet/cli/cli.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <system_error>
 
 #include "commands.h"
+#include "lancet/base/exceptions.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/mpi.h"
@@ -70,7 +72,7 @@ int run(const Selection& selection) {
     const Status status = all_printed(selection.local);
     return status.ok() ? 0 : report(status.error());
   } catch (const std::exception& error) {
-    return report(internal_error(error.what()));
+    return report(error_of(error));
   }
 }
 
@@ -99,7 +101,17 @@ Status all_printed(const std::function<Status()>& command) {
   return print("");
 }
 
+// Opens descriptors 0 to 2 that are closed, so that no file gets one of them, into which the log would then be written.
+// Reading the first and writing the other two fail as before, since they are open for the opposite (as glibc does it
+// for programs with other rights than their user's).
+void open_standard_descriptors() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
+      ::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // the least one that is closed
+}
+
 int main(int argc, char** argv) {
+  open_standard_descriptors();
   const comm::Launch launch = comm::detect_launch();
   log::set_up(launch.rank, launch.size);
   if (launch.rank == 0) announce_signals();  // a launcher passes a signal on to all ranks; only one reports it
@@ -128,7 +140,7 @@ Status guarded(const std::function<Status(comm::Communicator&, int)>& body, comm
   try {
     return all_printed([&] { return body(world, local_ranks); });
   } catch (const std::exception& error) {
-    return internal_error(error.what());
+    return error_of(error);
   }
 }
 

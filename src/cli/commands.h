@@ -14,6 +14,7 @@
 #include "lancet/base/result.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
+#include "lancet/data/tokenizer.h"
 #include "lancet/models/loaded_model.h"
 
 namespace lancet::cli {
@@ -73,6 +74,9 @@ struct FromArguments {
 };
 std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command);
 CLI::Option* add_from_option(CLI::App& command, std::string& from);
+
+// --special-as-text, of the commands that read a text.
+void add_special_as_text(CLI::App& command, data::SpecialTokens& special);
 
 // Validators of option values. Their errors name the expected and the found value. They refuse what the parser would
 // accept: -1 for a seed, nan for a share.

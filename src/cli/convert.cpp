@@ -39,7 +39,7 @@ Status export_model(const ExportArguments& arguments) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
     LANCET_TRY(data::check_same({folder.checkpoint.manifest().tokenizer_hash, folder.name()},
                                 {tokenizer.hash(), folder.tokenizer->string()}));
-    if (tokenizer.eos() >= 0) options.end_of_text = tokenizer.eos();
+    options.bounds = {tokenizer.bos(), {tokenizer.ends().begin(), tokenizer.ends().end()}};
   }
   LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config), store, arguments.out, options));
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
@@ -65,6 +65,7 @@ struct ImportArguments {
 Status import_model(const ImportArguments& arguments) {
   std::optional<models::Upcycle> upcycle;
   if (arguments.upcycle.experts > 0) upcycle = arguments.upcycle;
+  LANCET_TRY(run::check_run_name("--out", arguments.out));
   LANCET_TRY(run::check_new_folder(arguments.out, 0));
   models::ImportWatch watch;
   watch.begin = [&](std::int64_t bytes) -> Status {

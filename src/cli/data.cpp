@@ -14,13 +14,14 @@ namespace {
 
 struct EncodeArguments {
   std::string tokenizer, text;
+  data::SpecialTokens special = data::SpecialTokens::ids;
 };
 
 Status encode(const EncodeArguments& arguments) {
   LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(arguments.tokenizer));
   std::string text = arguments.text;
   if (text.empty()) text.assign(std::istreambuf_iterator<char>(std::cin), {});
-  LANCET_ASSIGN(const auto ids, tokenizer.encode(text));
+  LANCET_ASSIGN(const auto ids, tokenizer.encode(text, arguments.special));
   std::string line;
   for (data::TokenId id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
   return print(line + "\n");
@@ -34,6 +35,7 @@ void add_encode(CLI::App& data, Selection& selection) {
       ->required()
       ->type_name("DIR");
   command->add_option("--text", arguments->text, "The text; default: standard input");
+  add_special_as_text(*command, arguments->special);
   command->callback([arguments, &selection] { selection.local = [arguments] { return encode(*arguments); }; });
 }
 
@@ -42,6 +44,7 @@ struct TokenizeArguments {
   std::string tokenizer, out, eval_out;
   double eval_fraction = 0;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
+  data::SpecialTokens special = data::SpecialTokens::ids;
 };
 
 // Refuses a token file in the tokenizer's folder.
@@ -61,6 +64,7 @@ Status tokenize(const TokenizeArguments& arguments) {
   options.eval_fraction = arguments.eval_fraction;
   options.eval_out = arguments.eval_out;
   options.threads = arguments.threads;
+  options.special = arguments.special;
   ProgressBar bar("tokenize");
   options.progress = [&](const data::TokenizeProgress& p) {
     bar.show(p.total_bytes ? double(p.bytes) / double(p.total_bytes) : 1,
@@ -91,6 +95,7 @@ void add_tokenize(CLI::App& data, Selection& selection) {
       ->needs(eval_out)
       ->check(between(0, 1));
   add_number(*command, "--threads", arguments->threads, "Number of threads", whole_between(1, 1024));
+  add_special_as_text(*command, arguments->special);
   command->callback([arguments, &selection] { selection.local = [arguments] { return tokenize(*arguments); }; });
 }
 
@@ -98,6 +103,7 @@ struct TrainTokenizerArguments {
   std::vector<std::string> texts;
   std::string out;
   int vocab_size = 8192;
+  data::SpecialTokens special = data::SpecialTokens::ids;
 };
 
 Status train_tokenizer(const TrainTokenizerArguments& arguments) {
@@ -105,6 +111,7 @@ Status train_tokenizer(const TrainTokenizerArguments& arguments) {
   ProgressBar bar("train-tokenizer");
   data::TrainTokenizerOptions options;
   options.vocab_size = arguments.vocab_size;
+  options.special = arguments.special;
   options.progress = [&](int merges, int wanted) {
     bar.show(wanted ? double(merges) / wanted : 1, fmt::format("{} of {} merges", merges, wanted));
   };
@@ -127,6 +134,7 @@ void add_train_tokenizer(CLI::App& data, Selection& selection) {
   add_number(*command, "--vocab-size", arguments->vocab_size, "Number of ids, including <|endoftext|>",
              whole_between(257, std::numeric_limits<std::int32_t>::max()));
   command->add_option("--out", arguments->out, "Folder for vocab.json and merges.txt")->required()->type_name("DIR");
+  add_special_as_text(*command, arguments->special);
   command->callback([arguments, &selection] { selection.local = [arguments] { return train_tokenizer(*arguments); }; });
 }
 

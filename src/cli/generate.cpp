@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -19,6 +20,7 @@
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/base/utf8.h"
 #include "lancet/comm/collect.h"
 #include "lancet/data/tokenizer.h"
 #include "lancet/run/stream_communicators.h"
@@ -33,12 +35,12 @@ class TextStream {
  public:
   std::string push(std::string_view bytes) {
     held_ += bytes;
-    const std::size_t complete = data::complete_utf8(held_);
-    const std::string text = data::replace_invalid_utf8(std::string_view(held_).substr(0, complete));
+    const std::size_t complete = complete_utf8(held_);
+    const std::string text = replace_invalid_utf8(std::string_view(held_).substr(0, complete));
     held_.erase(0, complete);
     return text;
   }
-  std::string finish() { return data::replace_invalid_utf8(std::exchange(held_, {})); }
+  std::string finish() { return replace_invalid_utf8(std::exchange(held_, {})); }
 
  private:
   std::string held_;
@@ -53,6 +55,7 @@ struct GenerateArguments {
   bool ids = false;       // prompt and result are token ids
   bool only_new = false;  // the prompt is not printed
   bool past_end = false;  // generation continues after end-of-text
+  data::SpecialTokens special = data::SpecialTokens::ids;
   models::SamplingOptions sampling;
   std::int64_t max_tokens = 128;
 };
@@ -115,7 +118,11 @@ class Generation {
   }
 
   Status open_tokenizer() {
-    if (arguments_.ids) return {};
+    if (arguments_.ids) {
+      if (const auto& folder = model_->tokenizer())
+        if (const auto own = data::Tokenizer::load(*folder); own.ok()) ends_ = {own->ends().begin(), own->ends().end()};
+      return {};
+    }
     std::filesystem::path folder = arguments_.tokenizer;
     if (folder.empty() && !model_->tokenizer())
       return config_error(fmt::format(
@@ -124,9 +131,10 @@ class Generation {
     if (folder.empty()) folder = *model_->tokenizer();
     LANCET_ASSIGN(tokenizer_, data::Tokenizer::load(folder));
     const std::int64_t vocabulary = model_->config().model.vocab_size;
-    if (tokenizer_->vocab_size() != vocabulary)
-      return data_error(fmt::format("{}: expected a vocabulary of the model's {} ids, found one of {}", folder.string(),
-                                    vocabulary, tokenizer_->vocab_size()));
+    ends_ = {tokenizer_->ends().begin(), tokenizer_->ends().end()};
+    if (tokenizer_->vocab_size() > vocabulary)
+      return data_error(fmt::format("{}: expected a vocabulary of at most the model's {} ids, found one of {}",
+                                    folder.string(), vocabulary, tokenizer_->vocab_size()));
     return data::check_same(model_->tokenizer_id(), {tokenizer_->hash(), folder.string()});
   }
 
@@ -171,20 +179,19 @@ class Generation {
       if (text.ends_with('\n')) text.pop_back();  // the final newline of echo and editors
     }
     if (arguments_.ids) return parse_ids(text, model_->config().model.vocab_size);
-    auto ids = tokenizer_->encode(text);
+    auto ids = tokenizer_->encode(text, arguments_.special);
     if (!ids.ok()) return data_error("prompt: " + ids.error().message);
     return Ids(ids->begin(), ids->end());
   }
 
-  // Starts an empty prompt with end-of-text, the token before every text of the training data.
+  // Starts an empty prompt with the token that begins a text.
   Status start_empty() {
-    if (tokenizer_ && tokenizer_->eos() >= 0) {
-      prompt_ = {tokenizer_->eos()};
+    if (tokenizer_ && tokenizer_->bos() >= 0) {
+      prompt_ = {tokenizer_->bos()};
       return {};
     }
-    const std::string expected = tokenizer_
-                                     ? "at least one character, since the tokenizer has no <|endoftext|> to start from"
-                                     : "at least one id";
+    const std::string expected =
+        tokenizer_ ? "at least one character, since the tokenizer has no token that begins a text" : "at least one id";
     if (arguments_.has_prompt) return config_error(fmt::format("--prompt: expected {}, found none", expected));
     return data_error(fmt::format("standard input: expected {}, found none", expected));
   }
@@ -202,13 +209,13 @@ class Generation {
   }
   Status show_all(const Ids& ids) {
     for (std::int32_t id : ids)
-      if (arguments_.ids || id != tokenizer_->eos()) LANCET_TRY(show(id));
+      if (arguments_.ids || (id != tokenizer_->bos() && !std::ranges::count(ends_, id))) LANCET_TRY(show(id));
     return {};
   }
 
   Status generate() {
     models::GenerateOptions options{.sampling = arguments_.sampling, .max_tokens = arguments_.max_tokens};
-    if (tokenizer_ && !arguments_.past_end) options.end_of_text = tokenizer_->eos();
+    if (!arguments_.past_end) options.ends = ends_;
     const auto start = std::chrono::steady_clock::now();
     auto first = start;
     std::int64_t drawn = 0;
@@ -240,7 +247,7 @@ class Generation {
   std::unique_ptr<models::LoadedModel> model_;
   std::optional<data::Tokenizer> tokenizer_;
   std::unique_ptr<models::Decoder> decoder_;
-  Ids prompt_;
+  Ids prompt_, ends_;
   TextStream stream_;
   bool first_ = true;
 };
@@ -275,6 +282,7 @@ void add_generate(CLI::App& app, Selection& selection) {
       ->type_name("DIR");
   command->add_flag("--ids", arguments->ids, "Prompt and result are token ids; no tokenizer is used");
   command->add_flag("--only-new", arguments->only_new, "Do not print the prompt");
+  add_special_as_text(*command, arguments->special);
   command->add_flag("--past-end", arguments->past_end, "Continue after the end-of-text token");
   command->callback([arguments, prompt, command, &selection] {
     arguments->has_prompt = prompt->count() > 0;

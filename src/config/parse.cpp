@@ -11,6 +11,7 @@
 #include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
+#include "lancet/base/utf8.h"
 
 namespace lancet::config {
 namespace {
@@ -157,13 +158,9 @@ struct Reader {
   }
   Status operator()(std::string* x) const {
     if (!value.is_string()) return wrong(where, "a string", value);
-    // A file's text is UTF-8, but --set accepts any bytes, which the run's config.json could not hold.
-    try {
-      (void)json_text(value, {.strict = true});
-    } catch (const json::type_error&) {
-      return wrong(where, "a string in UTF-8", value);
-    }
     *x = value.get<std::string>();
+    // A file's text is UTF-8, but --set accepts any bytes, which the run's config.json could not hold.
+    if (first_invalid_utf8(*x) < x->size()) return wrong(where, "a string in UTF-8", value);
     if (x->find('\0') != x->npos) return wrong(where, "a string without NUL", value);
     return {};
   }

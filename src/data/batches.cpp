@@ -79,10 +79,7 @@ class SyntheticBatches final : public Batches {
 };
 
 Result<TokenFile> open_tokens(const config::Config& config, const TokenizerId& tokenizer, const std::string& path) {
-  LANCET_ASSIGN(TokenFile file, TokenFile::open(path));
-  if (file.vocab_size() != config.model.vocab_size)
-    return data_error(fmt::format("{}: expected a vocabulary of model.vocab_size = {} ids, found one of {}", path,
-                                  config.model.vocab_size, file.vocab_size()));
+  LANCET_ASSIGN(TokenFile file, TokenFile::open(path, static_cast<int>(config.model.vocab_size)));
   LANCET_TRY(check_same(tokenizer, {file.tokenizer_hash(), path}));
   return file;
 }
@@ -127,9 +124,9 @@ Result<std::optional<Tokenizer>> load_tokenizer(const config::Config& config) {
   const std::string& folder = config.data.tokenizer;
   if (folder.empty() || (config.data.synthetic && config.train.sample_tokens == 0)) return std::optional<Tokenizer>();
   LANCET_ASSIGN(Tokenizer tokenizer, Tokenizer::load(folder));
-  if (tokenizer.vocab_size() != config.model.vocab_size)
+  if (tokenizer.vocab_size() > config.model.vocab_size)
     return data_error(
-        fmt::format("data.tokenizer: expected a vocabulary of model.vocab_size = {} ids in {}, found one of {}",
+        fmt::format("data.tokenizer: expected a vocabulary of at most model.vocab_size = {} ids in {}, found one of {}",
                     config.model.vocab_size, folder, tokenizer.vocab_size()));
   if (config.train.sample_tokens > 0)
     if (const auto prompt = tokenizer.encode(config.train.sample_prompt); !prompt.ok())
@@ -178,6 +175,9 @@ Result<std::optional<Evaluation>> evaluation_batches(const config::Config& confi
   evaluation.count = (evaluation.sequences + rows - 1) / rows;
   evaluation.batches =
       std::make_unique<EvaluationBatches>(std::move(sampler), length, evaluation.sequences, place, shares);
+  // An id that is no token is found now, and not once hours of training are done.
+  std::vector<std::int32_t> inputs(std::size_t(config.train.micro_batch_size * length)), targets(inputs.size());
+  for (std::int64_t i = 0; i < evaluation.count; ++i) LANCET_TRY(evaluation.batches->fill(i, 0, inputs, targets));
   return std::optional<Evaluation>(std::move(evaluation));
 }
 

@@ -1,12 +1,22 @@
-// Encodes a text in three steps: Pretokens cuts it into pre-tokens; a cache returns the ids of a pre-token seen before;
-// BPE merges the bytes of a new one. BPE repeatedly merges the pair of lowest rank, the leftmost of equals, until no
-// pair of neighbours has a rank. Pre-tokens up to 64 bytes scan all pairs for each merge. Longer ones use a doubly
-// linked list of tokens and a heap of candidate pairs by (rank, position); a candidate whose tokens were merged
-// meanwhile is skipped. The cache is emptied when it exceeds 16 MiB; pre-tokens above 256 bytes are not cached.
+// Special tokens divide a text into parts that are encoded each alone, in three steps: Pretokens cuts it into
+// pre-tokens; a cache returns the ids of a pre-token seen before; BPE merges the bytes of a new one. BPE repeatedly
+// merges the pair of lowest rank, the leftmost of equals, until no pair of neighbours has a rank. Pre-tokens up to 64
+// bytes scan all pairs for each merge. Longer ones use a doubly linked list of tokens and a heap of candidate pairs by
+// (rank, position); a candidate whose tokens were merged meanwhile is skipped. The cache is emptied when it exceeds 16
+// MiB.
+//
+// A pre-token above 256 bytes, such as a run of letters without a space, is merged in blocks of that size (or of four
+// of the longest tokens), so that time and memory grow with its length alone. BPE never merges across the border of two
+// tokens that it returns side by side, so a list of tokens is what BPE returns for their text if and only if it returns
+// each two neighbours for theirs. A block loses its last quarter, whose tokens the text after it could change, and the
+// next block begins there; the two tokens at the border are checked. Where no border of a block passes, the whole
+// pre-token is merged at once.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <queue>
 
 #include "lancet/data/tokenizer.h"
@@ -16,7 +26,7 @@
 namespace lancet::data {
 namespace {
 
-constexpr std::size_t kScanBytes = 64, kCachedWordBytes = 256;  // of a pre-token
+constexpr std::size_t kScanBytes = 64, kLeastBlockBytes = 256;  // of a pre-token
 constexpr std::size_t kCacheBytes = std::size_t{16} << 20;      // of text and ids
 
 // Quadratic, without an allocation.
@@ -46,7 +56,7 @@ void merge_by_scanning(const TokenizerTables& tables, std::string_view word, std
   ids.insert(ids.end(), token, token + n);
 }
 
-// Merges in n log n: a run of letters without a space can be a megabyte long.
+// Merges in n log n.
 class HeapMerger {
  public:
   HeapMerger(const TokenizerTables& tables, std::string_view word) : tables_(tables), nodes_(word.size()) {
@@ -55,7 +65,11 @@ class HeapMerger {
     for (std::int32_t i = 0; i < n; ++i)
       nodes_[std::size_t(i)] = {tables.byte_ids[static_cast<unsigned char>(word[std::size_t(i)])], i - 1,
                                 i + 1 < n ? i + 1 : -1};
-    for (std::int32_t i = 0; i + 1 < n; ++i) consider(i);
+    std::vector<Candidate> candidates;
+    candidates.reserve(word.size());
+    for (std::int32_t i = 0; i + 1 < n; ++i)
+      if (const auto found = candidate(i)) candidates.push_back(*found);
+    heap_ = std::priority_queue<Candidate>(std::less<Candidate>(), std::move(candidates));
   }
 
   void run(std::vector<TokenId>& ids) {
@@ -70,8 +84,8 @@ class HeapMerger {
       right.token = -1;
       left.next = right.next;
       if (left.next >= 0) nodes_[std::size_t(left.next)].previous = top.at;
-      if (left.previous >= 0) consider(left.previous);
-      consider(top.at);
+      for (const std::int32_t at : {left.previous, top.at})
+        if (const auto found = at < 0 ? std::nullopt : candidate(at)) heap_.push(*found);
     }
     for (std::int32_t i = 0; i >= 0; i = nodes_[std::size_t(i)].next) ids.push_back(nodes_[std::size_t(i)].token);
   }
@@ -90,11 +104,12 @@ class HeapMerger {
     }
   };
 
-  void consider(std::int32_t at) {
+  std::optional<Candidate> candidate(std::int32_t at) const {
     const Node& left = nodes_[std::size_t(at)];
-    if (left.next < 0) return;
+    if (left.next < 0) return {};
     const Merge pair{left.token, nodes_[std::size_t(left.next)].token};
-    if (const auto* found = tables_.pairs.find(pair)) heap_.push({found->rank, at, pair, found->result});
+    const auto* found = tables_.pairs.find(pair);
+    return found ? std::optional(Candidate{found->rank, at, pair, found->result}) : std::nullopt;
   }
 
   const TokenizerTables& tables_;
@@ -106,14 +121,23 @@ class HeapMerger {
 
 struct Encoder::State {
   std::shared_ptr<const TokenizerTables> tables;
+  SpecialTokens special;
+  std::size_t block_bytes = kLeastBlockBytes;  // at least those of four tokens
   Pretokens pretokens;
   // Pre-token number i has the ids cached_ids[cached_ends[i-1], cached_ends[i]).
   BytesTable cached;
   std::vector<std::uint32_t> cached_ends;
   std::vector<TokenId> cached_ids;
 
+  // Without special tokens.
+  void encode_words(std::string_view text, std::vector<TokenId>& ids) {
+    pretokens.start(text);
+    for (auto word = pretokens.next(); !word.empty(); word = pretokens.next()) encode_word(word, ids);
+  }
+
+ private:
   void encode_word(std::string_view word, std::vector<TokenId>& ids) {
-    if (word.size() > kCachedWordBytes) return merge(word, ids);
+    if (word.size() > block_bytes) return merge_in_blocks(word, ids);
     if (cached.arena_bytes() + cached_ids.size() * sizeof(TokenId) > kCacheBytes) clear_cache();
     const std::uint32_t number = cached.find_or_add(word);
     if (number == cached_ends.size()) {
@@ -124,7 +148,37 @@ struct Encoder::State {
     ids.insert(ids.end(), cached_ids.begin() + begin, cached_ids.begin() + cached_ends[number]);
   }
 
- private:
+  void merge_in_blocks(std::string_view word, std::vector<TokenId>& ids) {
+    const std::size_t before = ids.size();
+    std::vector<TokenId> block, next;
+    encode_word(word.substr(0, block_bytes), block);
+    for (std::string_view rest = word; rest.size() > block_bytes;) {
+      std::size_t kept = block.size(), bytes = block_bytes;
+      do {
+        bytes -= tables->tokens[std::size_t(block[--kept])].size();
+        if (bytes > block_bytes / 4 * 3) continue;
+        next.clear();
+        encode_word(rest.substr(bytes, block_bytes), next);
+      } while (kept > 0 && (next.empty() || !are_neighbours(block[kept - 1], next.front())));
+      if (kept == 0) {
+        ids.resize(before);
+        return HeapMerger(*tables, word).run(ids);
+      }
+      ids.insert(ids.end(), block.begin(), block.begin() + std::ptrdiff_t(kept));
+      rest.remove_prefix(bytes);
+      block.swap(next);
+      next.clear();
+    }
+    ids.insert(ids.end(), block.begin(), block.end());
+  }
+
+  // True if BPE returns the two tokens for their text.
+  bool are_neighbours(TokenId left, TokenId right) const {
+    std::vector<TokenId> both;
+    merge(tables->tokens[std::size_t(left)] + tables->tokens[std::size_t(right)], both);
+    return both == std::vector<TokenId>{left, right};
+  }
+
   void merge(std::string_view word, std::vector<TokenId>& ids) const {
     if (word.size() <= kScanBytes) return merge_by_scanning(*tables, word, ids);
     HeapMerger(*tables, word).run(ids);
@@ -137,16 +191,31 @@ struct Encoder::State {
   }
 };
 
-Encoder::Encoder(const Tokenizer& tokenizer) : state_(std::make_unique<State>()) { state_->tables = tokenizer.tables_; }
+Encoder::Encoder(const Tokenizer& tokenizer, SpecialTokens special) : state_(std::make_unique<State>()) {
+  state_->tables = tokenizer.tables_;
+  state_->special = special;
+  for (const std::string& token : state_->tables->tokens)
+    state_->block_bytes = std::max(state_->block_bytes, 4 * token.size());
+}
 Encoder::~Encoder() = default;
 Encoder::Encoder(Encoder&&) noexcept = default;
 Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 
 Status Encoder::encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte) {
   if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) return not_utf8(text, bad, first_byte);
-  state_->pretokens.start(text);
-  for (auto word = state_->pretokens.next(); !word.empty(); word = state_->pretokens.next())
-    state_->encode_word(word, ids);
+  const TokenizerTables& tables = *state_->tables;
+  std::size_t done = 0;
+  for (std::size_t at = 0; state_->special == SpecialTokens::ids && at < text.size();) {
+    const TokenId id = tables.special_at(text.substr(at));
+    if (id < 0) {
+      ++at;
+      continue;
+    }
+    state_->encode_words(text.substr(done, at - done), ids);
+    ids.push_back(id);
+    done = at += tables.tokens[std::size_t(id)].size();
+  }
+  state_->encode_words(text.substr(done), ids);
   return {};
 }
 

@@ -8,31 +8,13 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "lancet/base/check.h"
 #include "lancet/data/tokenizer.h"
 
 namespace lancet::data {
 namespace {
-
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0u) == 0x80u; }
-
-// The length in bytes of a character, by its first byte; 0 if that byte cannot begin one.
-int length_by_lead(unsigned char lead) {
-  if (lead < 0x80) return 1;
-  if (lead < 0xC2) return 0;  // a continuation, or an overlong form of ASCII
-  if (lead < 0xE0) return 2;
-  if (lead < 0xF0) return 3;
-  return lead < 0xF5 ? 4 : 0;
-}
-
-// True if the second byte keeps the character in range.
-bool second_in_range(unsigned char lead, unsigned char second) {
-  if (lead == 0xE0) return second >= 0xA0;  // overlong
-  if (lead == 0xED) return second < 0xA0;   // surrogates
-  if (lead == 0xF0) return second >= 0x90;  // overlong
-  return lead != 0xF4 || second < 0x90;     // above U+10FFFF
-}
 
 // True if the text ends with a non-ASCII character of Unicode's White_Space.
 bool ends_with_wide_space(std::string_view text) {
@@ -50,28 +32,6 @@ bool is_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 }  // namespace
 
-std::size_t first_invalid_utf8(std::string_view text) {
-  const std::size_t n = text.size();
-  std::size_t i = 0;
-  while (i < n) {
-    while (i + 8 <= n) {  // runs of ASCII, 8 bytes at a time
-      std::uint64_t word;
-      std::memcpy(&word, text.data() + i, 8);
-      if (word & 0x8080808080808080u) break;
-      i += 8;
-    }
-    if (i == n) break;
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const int length = length_by_lead(lead);
-    if (length == 0 || n - i < static_cast<std::size_t>(length)) return i;
-    if (length > 1 && !second_in_range(lead, static_cast<unsigned char>(text[i + 1]))) return i;
-    for (int k = 1; k < length; ++k)
-      if (!is_continuation(text[i + static_cast<std::size_t>(k)])) return i;
-    i += static_cast<std::size_t>(length);
-  }
-  return n;
-}
-
 Error not_utf8(std::string_view text, std::size_t invalid, std::uint64_t first_byte) {
   return data_error(fmt::format("expected text in UTF-8, found byte 0x{:02x} at byte {}",
                                 static_cast<unsigned char>(text[invalid]), first_byte + invalid));
@@ -84,30 +44,6 @@ std::size_t last_safe_cut(std::string_view text) {
     if (ascii || !ends_with_wide_space(text.substr(0, p))) return p;
   }
   return 0;
-}
-
-std::string replace_invalid_utf8(std::string_view bytes) {
-  std::string text;
-  while (!bytes.empty()) {
-    const std::size_t valid = first_invalid_utf8(bytes);
-    text += bytes.substr(0, valid);
-    bytes.remove_prefix(valid);
-    if (bytes.empty()) break;
-    text += "\xEF\xBF\xBD";
-    bytes.remove_prefix(1);
-  }
-  return text;
-}
-
-std::size_t complete_utf8(std::string_view bytes) {
-  const std::size_t n = bytes.size();
-  for (std::size_t back = 1; back <= 3 && back <= n; ++back) {
-    const char c = bytes[n - back];
-    if (is_continuation(c)) continue;
-    const int length = length_by_lead(static_cast<unsigned char>(c));
-    return static_cast<std::size_t>(length) > back ? n - back : n;
-  }
-  return n;
 }
 
 namespace {
@@ -263,12 +199,12 @@ Result<std::uint64_t> next_line(const TextPart& part, std::uint64_t from) {
   }
 }
 
-Result<TextReader> TextReader::open(TextPart part, std::size_t chunk_bytes) {
+Result<TextReader> TextReader::open(TextPart part, std::size_t chunk_bytes, std::vector<std::string> uncut) {
   LANCET_CHECK(chunk_bytes > 0 && part.begin <= part.end, "chunks of {} bytes of [{}, {})", chunk_bytes, part.begin,
                part.end);
   Descriptor file(::open(part.path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) return data_error(fmt::format("{}: cannot open: {}", part.path.string(), std::strerror(errno)));
-  return TextReader(std::move(part), chunk_bytes, std::move(file));
+  return TextReader(std::move(part), chunk_bytes, std::move(uncut), std::move(file));
 }
 
 Status TextReader::fill(std::size_t wanted) {
@@ -301,16 +237,31 @@ Status TextReader::end_at(std::uint64_t end) {
   return {};
 }
 
+// The last safe cut that no text of uncut_ spans, also none that the end of `text` cuts off; 0 if there is none.
+std::size_t TextReader::last_cut(std::string_view text) const {
+  const auto is_spanned = [&](std::size_t cut) {
+    for (const std::string& whole : uncut_)
+      for (std::size_t before = 1; before < whole.size() && before <= cut; ++before)
+        if (const auto here = text.substr(cut - before, whole.size()); here.size() > before && whole.starts_with(here))
+          return true;
+    return false;
+  };
+  std::size_t cut = last_safe_cut(text);
+  while (cut > 0 && is_spanned(cut)) cut = last_safe_cut(text.substr(0, cut));
+  return cut;
+}
+
 Status TextReader::next(std::string& chunk) {
   std::size_t cut = 0;
   for (std::size_t wanted = chunk_bytes_; cut == 0; wanted *= 2) {
     LANCET_TRY(fill(wanted));
     const bool all = position_ + rest_.size() == part_.end;
-    cut = all && rest_.size() <= wanted ? rest_.size() : last_safe_cut(std::string_view(rest_).substr(0, wanted));
+    cut = all && rest_.size() <= wanted ? rest_.size() : last_cut(std::string_view(rest_).substr(0, wanted));
     if (rest_.empty()) break;
   }
-  chunk.assign(rest_, 0, cut);
-  rest_.erase(0, cut);
+  std::string tail = rest_.substr(cut);  // a chunk can be long, so it is moved
+  rest_.resize(cut);
+  chunk = std::exchange(rest_, std::move(tail));
   position_ += cut;
   return {};
 }

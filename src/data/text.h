@@ -1,4 +1,4 @@
-// Text: checks that it is valid UTF-8, finds positions at which it may be cut, cuts it into pre-tokens, and reads it
+// Text: finds positions at which it may be cut, cuts it into pre-tokens, and reads it
 // from files.
 #pragma once
 
@@ -10,17 +10,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lancet/base/files.h"
 #include "lancet/base/result.h"
+#include "lancet/base/utf8.h"
 
 namespace lancet::data {
 
-// The offset of the first byte that is not part of a valid character (no overlong forms, surrogates or code points
-// above U+10FFFF); text.size() if all are valid.
-std::size_t first_invalid_utf8(std::string_view text);
-
-// The data error for that byte. first_byte: the offset of `text` in its source.
+// The data error for the byte at `invalid` (first_invalid_utf8()). first_byte: the offset of `text` in its source.
 Error not_utf8(std::string_view text, std::size_t invalid, std::uint64_t first_byte = 0);
 
 // The last position p > 0 that follows a character other than white space and precedes ASCII white space; 0 if none
@@ -80,19 +78,26 @@ Result<std::uint64_t> next_line(const TextPart& part, std::uint64_t from);
 // Reads part of a text file, in bounded memory, in chunks that end at safe cuts (last_safe_cut).
 class TextReader {
  public:
-  static Result<TextReader> open(TextPart part, std::size_t chunk_bytes);
+  // uncut: texts in which no chunk ends.
+  static Result<TextReader> open(TextPart part, std::size_t chunk_bytes, std::vector<std::string> uncut = {});
 
   // The next chunk; empty at the end. A chunk is longer than chunk_bytes only if it contains no safe cut.
   Status next(std::string& chunk);
   std::uint64_t position() const { return position_; }  // of the next chunk's first byte in the file
 
  private:
-  TextReader(TextPart part, std::size_t chunk_bytes, Descriptor file)
-      : part_(std::move(part)), chunk_bytes_(chunk_bytes), file_(std::move(file)), position_(part_.begin) {}
+  TextReader(TextPart part, std::size_t chunk_bytes, std::vector<std::string> uncut, Descriptor file)
+      : part_(std::move(part)),
+        chunk_bytes_(chunk_bytes),
+        uncut_(std::move(uncut)),
+        file_(std::move(file)),
+        position_(part_.begin) {}
   Status fill(std::size_t wanted);  // reads until rest_ has `wanted` bytes, or all that are left
   Status end_at(std::uint64_t end);
+  std::size_t last_cut(std::string_view text) const;
   TextPart part_;
   std::size_t chunk_bytes_;
+  std::vector<std::string> uncut_;
   Descriptor file_;
   std::uint64_t position_;
   std::string rest_;  // read but not returned yet; begins at position_

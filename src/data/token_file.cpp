@@ -27,7 +27,7 @@ constexpr std::size_t kHeaderBytes = 64;
 struct TokenLayout {
   std::uint64_t tokens = 0, tokenizer_hash = 0;
   std::uint64_t data_offset = kHeaderBytes;
-  int vocab_size = 0;
+  int vocab_size = 0;  // 0: unknown
   int bytes_per_token = 2;
 };
 
@@ -86,9 +86,9 @@ Result<TokenLayout> read_own(std::span<const std::byte> file) {
 
 struct LlmcFormat {
   std::int32_t magic, version;
-  int vocab_size, bytes_per_token;
+  int bytes_per_token;
 };
-constexpr LlmcFormat kLlmcFormats[] = {{20240520, 1, 50257, 2}, {20240801, 7, 128256, 4}};
+constexpr LlmcFormat kLlmcFormats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
 Result<TokenLayout> read_llmc(std::span<const std::byte> file, const LlmcFormat& format) {
   if (file.size() < kLlmcHeaderBytes)
@@ -100,7 +100,6 @@ Result<TokenLayout> read_llmc(std::span<const std::byte> file, const LlmcFormat&
   TokenLayout layout;
   layout.data_offset = kLlmcHeaderBytes;
   layout.bytes_per_token = format.bytes_per_token;
-  layout.vocab_size = format.vocab_size;
   layout.tokens = load<std::uint32_t>(file, 8);  // llm.c counts in int32
   LANCET_TRY(check_size(layout, file.size()));
   return layout;
@@ -174,7 +173,7 @@ std::size_t widen(const Stored* from, std::uint32_t limit, std::span<TokenId> ou
 
 }  // namespace
 
-Result<TokenFile> TokenFile::open(const fs::path& path) {
+Result<TokenFile> TokenFile::open(const fs::path& path, int vocab_size) {
   auto mapping = std::make_shared<Mapping>();
   mapping->path = path;
   // O_NONBLOCK: opening a pipe must not wait for a writer; the check of the file's type then refuses it.
@@ -193,6 +192,10 @@ Result<TokenFile> TokenFile::open(const fs::path& path) {
   mapping->address = address;
   auto layout = read_header({static_cast<const std::byte*>(address), mapping->bytes});
   if (!layout) return data_error(fmt::format("{}: {}", path.string(), layout.error().message));
+  if (layout->vocab_size > vocab_size)
+    return data_error(fmt::format("{}: expected a vocabulary of at most model.vocab_size = {} ids, found one of {}",
+                                  path.string(), vocab_size, layout->vocab_size));
+  if (layout->vocab_size == 0) layout->vocab_size = vocab_size;
   mapping->layout = *layout;
   TokenFile opened;
   opened.mapping_ = std::move(mapping);

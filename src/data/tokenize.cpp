@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "lancet/base/log.h"
 #include "lancet/data/token_file.h"
 #include "text.h"
 
@@ -32,6 +33,7 @@ struct Worker {
   void run() {
     ids.clear();
     try {
+      ids.reserve(chunk.size());  // growing would copy them; pages that are not written take no memory
       status = encoder.encode(chunk, ids, first_byte);
     } catch (...) {  // the calling thread rethrows it
       failure = std::current_exception();
@@ -42,16 +44,22 @@ struct Worker {
 class Job {
  public:
   Job(const Tokenizer& tokenizer, const TokenizeOptions& options, std::uint64_t total_bytes)
-      : options_(options), eos_(tokenizer.eos()) {
+      : options_(options), tokenizer_(tokenizer), eos_(tokenizer.eos()) {
     for (int i = 0; i < std::max(options.threads, 1); ++i)
-      workers_.push_back(Worker{Encoder(tokenizer), {}, 0, {}, {}, {}});
+      workers_.push_back(Worker{Encoder(tokenizer, options.special), {}, 0, {}, {}, {}});
+    for (const TokenId id : tokenizer.special()) {
+      if (options.special == SpecialTokens::ids && last_safe_cut(tokenizer.bytes(id)) > 0)
+        uncut_.emplace_back(tokenizer.bytes(id));
+      knows_end_of_text_ = knows_end_of_text_ || tokenizer.bytes(id) == kEndOfText;
+    }
     progress_.total_bytes = total_bytes;
   }
 
   std::uint64_t bytes() const { return progress_.bytes; }
 
   Status encode(const TextPart& part, TokenWriter& writer) {
-    LANCET_ASSIGN(TextReader reader, TextReader::open(part, options_.chunk_bytes));
+    LANCET_ASSIGN(TextReader reader, TextReader::open(part, options_.chunk_bytes, uncut_));
+    ended_ = false;
     for (;;) {
       std::size_t filled = 0;
       for (; filled < workers_.size(); ++filled) {
@@ -64,7 +72,7 @@ class Job {
       for (std::size_t i = 0; i < filled; ++i) LANCET_TRY(write(workers_[i], part, writer));
       if (options_.progress) options_.progress(progress_);
     }
-    return eos_ < 0 ? Status() : writer.append(std::span(&eos_, 1));
+    return eos_ < 0 || ended_ ? Status() : writer.append(std::span(&eos_, 1));
   }
 
  private:
@@ -78,12 +86,25 @@ class Job {
     if (worker.failure) std::rethrow_exception(worker.failure);
     if (!worker.status) return data_error(fmt::format("{}: {}", part.path.string(), worker.status.error().message));
     LANCET_TRY(writer.append(worker.ids));
+    const auto last = std::find_if(worker.ids.rbegin(), worker.ids.rend(), [&](TokenId id) {
+      return id == eos_ || tokenizer_.bytes(id).find_first_not_of(" \t\n\v\f\r") != std::string_view::npos;
+    });
+    if (last != worker.ids.rend()) ended_ = *last == eos_;
+    if (!knows_end_of_text_ && worker.chunk.find(kEndOfText) != std::string::npos) {
+      log::warn("{}: the tokenizer has no token {}, so it is read as text and does not separate documents",
+                part.path.string(), kEndOfText);
+      knows_end_of_text_ = true;  // one warning is enough
+    }
     progress_.bytes += worker.chunk.size();
     return {};
   }
 
   const TokenizeOptions& options_;
+  const Tokenizer& tokenizer_;
   TokenId eos_;
+  std::vector<std::string> uncut_;  // special tokens that a chunk could end in
+  bool knows_end_of_text_ = false;
+  bool ended_ = false;  // nothing but white space was written since the last eos_
   std::vector<Worker> workers_;
   TokenizeProgress progress_;
 };
@@ -161,6 +182,8 @@ Result<TokenizeResult> tokenize_files(const std::vector<std::filesystem::path>& 
     parts.push_back(std::move(part));
   }
   LANCET_ASSIGN(const Split halves, split(parts, total_bytes, options));
+  if (tokenizer.eos() < 0 && parts.size() > 1)
+    log::warn("the tokenizer has no token that ends a text, so the {} texts are not separated", parts.size());
   Job job(tokenizer, options, total_bytes);
   LANCET_ASSIGN(TokenWriter train, TokenWriter::create(out, tokenizer.vocab_size(), tokenizer.hash()));
   for (const TextPart& part : halves.train) LANCET_TRY(job.encode(part, train));

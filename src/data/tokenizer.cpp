@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "lancet/base/hash.h"
@@ -15,6 +16,24 @@ std::uint64_t hash_of(const TokenizerTables& tables) {
   for (const std::string& token : tables.tokens) content += fmt::format("{} {}\n", token.size(), token);
   for (const Merge& merge : tables.merges) content += fmt::format("{} {}\n", merge.left, merge.right);
   return hash64(content);
+}
+
+// made: by id, whether a merge makes it. Special tokens are whole characters, so that a text falls apart into whole
+// characters around them.
+void find_special(TokenizerTables& tables, const std::vector<bool>& made) {
+  for (std::size_t id = 0; id < tables.tokens.size(); ++id) {
+    const std::string& token = tables.tokens[id];
+    if (token.size() > 1 && (!made[id] || std::ranges::count(tables.ends, TokenId(id))) &&
+        replace_invalid_utf8(token) == token)
+      tables.special.push_back(TokenId(id));
+  }
+  const auto first = [&](TokenId id) { return static_cast<unsigned char>(tables.tokens[std::size_t(id)].front()); };
+  std::ranges::sort(tables.special, [&](TokenId a, TokenId b) {
+    const std::size_t size_a = tables.tokens[std::size_t(a)].size(), size_b = tables.tokens[std::size_t(b)].size();
+    return first(a) != first(b) ? first(a) < first(b) : size_a != size_b ? size_a > size_b : a < b;
+  });
+  for (const TokenId id : tables.special) ++tables.special_from_byte[first(id) + 1u];
+  for (std::size_t byte = 0; byte < 256; ++byte) tables.special_from_byte[byte + 1] += tables.special_from_byte[byte];
 }
 
 }  // namespace
@@ -33,7 +52,7 @@ PairTable::PairTable(std::size_t pairs) {
   for (; size > 1; size /= 2) --shift_;
 }
 
-Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<Merge> merges) {
+Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<Merge> merges, TextBounds bounds) {
   auto tables = std::make_shared<TokenizerTables>();
   tables->pairs = PairTable(merges.size());
   std::unordered_map<std::string_view, TokenId> ids;
@@ -50,8 +69,16 @@ Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<M
       return data_error(fmt::format("expected a token for every byte, found none for 0x{:02x}", byte));
     tables->byte_ids[static_cast<std::size_t>(byte)] = it->second;
   }
-  if (const auto it = ids.find(kEndOfText); it != ids.end()) tables->eos = it->second;
   const auto known = [&](TokenId id) { return id >= 0 && static_cast<std::size_t>(id) < tokens.size(); };
+  tables->ends = std::move(bounds.ends);
+  if (const auto end = std::ranges::find_if(tables->ends, known); end != tables->ends.end()) {
+    tables->eos = *end;
+  } else if (const auto it = ids.find(kEndOfText); it != ids.end()) {
+    tables->eos = it->second;
+    tables->ends.push_back(it->second);
+  }
+  tables->bos = known(bounds.begin) ? bounds.begin : tables->eos;
+  std::vector<bool> made(tokens.size());
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const Merge& merge = merges[rank];
     if (!known(merge.left) || !known(merge.right))
@@ -65,18 +92,20 @@ Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<M
     if (const auto* first = tables->pairs.find(merge))
       return data_error(fmt::format("merge {}: expected a new pair, found that of merge {}", rank, first->rank));
     tables->pairs.insert(merge, static_cast<std::int32_t>(rank), it->second);
+    made[static_cast<std::size_t>(it->second)] = true;
   }
   tables->tokens = std::move(tokens);
   tables->merges = std::move(merges);
   tables->hash = hash_of(*tables);
+  find_special(*tables, made);
   Tokenizer tokenizer;
   tokenizer.tables_ = std::move(tables);
   return tokenizer;
 }
 
-Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text) const {
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
   std::vector<TokenId> ids;
-  LANCET_TRY(Encoder(*this).encode(text, ids));
+  LANCET_TRY(Encoder(*this, special).encode(text, ids));
   return ids;
 }
 
@@ -91,12 +120,15 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids) const {
 }
 
 std::string_view Tokenizer::bytes(TokenId id) const {
-  LANCET_CHECK(id >= 0 && id < vocab_size(), "token {} of {}", id, vocab_size());
-  return tables_->tokens[static_cast<std::size_t>(id)];
+  LANCET_CHECK(id >= 0, "token {} of {}", id, vocab_size());
+  return id < vocab_size() ? std::string_view(tables_->tokens[static_cast<std::size_t>(id)]) : "";
 }
 
 int Tokenizer::vocab_size() const { return static_cast<int>(tables_->tokens.size()); }
+TokenId Tokenizer::bos() const { return tables_->bos; }
 TokenId Tokenizer::eos() const { return tables_->eos; }
+std::span<const TokenId> Tokenizer::ends() const { return tables_->ends; }
+std::span<const TokenId> Tokenizer::special() const { return tables_->special; }
 std::uint64_t Tokenizer::hash() const { return tables_->hash; }
 std::span<const Merge> Tokenizer::merges() const { return tables_->merges; }
 

@@ -1,6 +1,11 @@
-// Reads and writes vocab.json and merges.txt in GPT-2's format.
+// Reads and writes vocab.json and merges.txt in GPT-2's format, and reads what Hugging Face's files beside them say of
+// added tokens and of the tokens at which texts begin and end.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <map>
 #include <set>
 #include <system_error>
 #include <unordered_map>
@@ -18,7 +23,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The bytes of each id. An empty string marks an id that was not read yet.
+bool has_special_form(std::string_view token) {
+  return token.size() > 2 &&
+         ((token.front() == '<' && token.back() == '>') || (token.front() == '[' && token.back() == ']'));
+}
+
+// The bytes of each id. The name of a special token need not be in byte letters. An empty string marks an id that was
+// not read yet.
 Result<std::vector<std::string>> read_vocabulary(const fs::path& path) {
   LANCET_ASSIGN(const std::string content, read_file(path, "a tokenizer's vocabulary"));
   LANCET_ASSIGN(const nlohmann::json json, parse_json(content, path.string(), ExitCode::data));
@@ -35,6 +46,7 @@ Result<std::vector<std::string>> read_vocabulary(const fs::path& path) {
       return data_error(fmt::format("{}: expected each id once, found {} again for token {}", path.string(),
                                     json_text(id, {.strict = true}), shown(letters)));
     auto bytes = from_letters(letters);
+    if (!bytes && has_special_form(letters)) bytes = letters;
     if (!bytes || bytes->empty())
       return data_error(
           fmt::format("{}: expected GPT-2's byte letters, found token {}", path.string(), shown(letters)));
@@ -74,28 +86,90 @@ Result<std::vector<Merge>> read_merges(const fs::path& path, const std::vector<s
   return merges;
 }
 
-// The tokens of added_tokens.json, Hugging Face's object of tokens and ids; empty if there is no such file.
-Result<std::set<std::string>> read_added_tokens(const fs::path& path) {
+// The object in a file that a folder may lack; an empty one if it does.
+Result<nlohmann::json> read_object(const fs::path& path, const char* what) {
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::set<std::string>();
-  LANCET_ASSIGN(const std::string content, read_file(path, "a tokenizer's added tokens"));
-  LANCET_ASSIGN(const auto json, parse_json(content, path.string(), ExitCode::data));
+  if (!fs::exists(path, ignored)) return nlohmann::json::object();
+  LANCET_ASSIGN(const std::string content, read_file(path, what));
+  LANCET_ASSIGN(auto json, parse_json(content, path.string(), ExitCode::data, JsonComments::ignored));
   if (!json.is_object())
-    return data_error(fmt::format("{}: expected a JSON object of tokens and ids, found none", path.string()));
+    return data_error(fmt::format("{}: expected a JSON object, found {}", path.string(), json.type_name()));
+  return json;
+}
+
+// A token of tokenizer_config.json: its text, or an object with the text.
+std::string content_of(const nlohmann::json& token) {
+  const nlohmann::json text = token.is_object() ? token.value("content", nlohmann::json()) : token;
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
+// Appends the added tokens that vocab.json lacks, and returns the texts of all.
+Result<std::set<std::string>> read_added_tokens(const fs::path& folder, std::vector<std::string>& tokens) {
+  const fs::path list = folder / "added_tokens.json", config = folder / "tokenizer_config.json";
+  LANCET_ASSIGN(const auto listed, read_object(list, "a tokenizer's added tokens"));
+  LANCET_ASSIGN(const auto configured, read_object(config, "a tokenizer's config"));
+  std::map<std::string, std::string> by_text;  // the id, as its file writes it
+  for (const auto& [token, id] : listed.items()) by_text[token] = json_text(id);
+  const auto decoder = configured.value("added_tokens_decoder", nlohmann::json::object());
+  for (const auto& [id, token] : decoder.items()) by_text.emplace(content_of(token), id);
+  std::map<std::size_t, std::string> by_id;
   std::set<std::string> added;
-  for (const auto& [token, id] : json.items()) added.insert(token);
+  for (const auto& [token, text] : by_text) {
+    std::size_t id = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+    const bool is_id = error == std::errc() && end == text.data() + text.size() && !token.empty();
+    if (!is_id || (id >= tokens.size() && !by_id.emplace(id, token).second) ||
+        (id < tokens.size() && tokens[id] != token && from_letters(token) != tokens[id]))
+      return data_error(fmt::format("{}: expected an id of its own for the added token {}, found {}",
+                                    (listed.contains(token) ? list : config).string(), shown(token), shown(text)));
+    added.insert(token);
+  }
+  for (const auto& [id, token] : by_id) {
+    if (id != tokens.size())
+      return data_error(fmt::format("{}: expected added tokens with the ids from {} on, found {} for {}",
+                                    (listed.contains(token) ? list : config).string(), tokens.size(), id,
+                                    shown(token)));
+    tokens.push_back(token);
+  }
   return added;
 }
 
-bool has_special_form(std::string_view token) {
-  return token.size() > 2 &&
-         ((token.front() == '<' && token.back() == '>') || (token.front() == '[' && token.back() == ']'));
+// generation_config.json and config.json name ids, tokenizer_config.json names tokens.
+Result<TextBounds> read_bounds(const fs::path& folder, const std::vector<std::string>& tokens) {
+  const auto is_id = [](const nlohmann::json& id) {
+    return id.is_number_integer() && id >= 0 && id <= std::numeric_limits<TokenId>::max();
+  };
+  TextBounds bounds;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    LANCET_ASSIGN(const auto config, read_object(folder / name, "a model's config"));
+    const nlohmann::json begin = config.value("bos_token_id", nlohmann::json()),
+                         end = config.value("eos_token_id", nlohmann::json());
+    if (bounds.begin < 0 && is_id(begin)) bounds.begin = begin.get<TokenId>();
+    if (!bounds.ends.empty()) continue;
+    if (end.is_array() && std::ranges::all_of(end, is_id))
+      bounds.ends = end.get<std::vector<TokenId>>();
+    else if (is_id(end))
+      bounds.ends = {end.get<TokenId>()};
+    else if (!end.is_null())
+      return data_error(fmt::format("{}: eos_token_id: expected an id or a list of ids, found {}",
+                                    (folder / name).string(), shown(end)));
+  }
+  LANCET_ASSIGN(const auto config, read_object(folder / "tokenizer_config.json", "a tokenizer's config"));
+  const auto named = [&](const char* field) {
+    const auto it = std::ranges::find(tokens, content_of(config.value(field, nlohmann::json())));
+    return it == tokens.end() ? TokenId(-1) : TokenId(it - tokens.begin());
+  };
+  const auto is_token = [&](TokenId id) { return id >= 0 && std::size_t(id) < tokens.size(); };
+  if (!is_token(bounds.begin)) bounds.begin = named("bos_token");
+  if (const TokenId end = named("eos_token"); end >= 0 && std::ranges::none_of(bounds.ends, is_token))
+    bounds.ends.push_back(end);
+  return bounds;
 }
 
 // Checks that no merge is missing. Every token must be a byte, the result of a merge, or an added token. If merges are
 // missing, the first of them merged two tokens that can still be made. So a token is refused if no merge makes it
 // although two such tokens form its bytes, unless it is marked as added. A token that no such pair forms needs no mark.
-Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer) {
+Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer, const std::set<std::string>& added) {
   std::vector<bool> made(std::size_t(tokenizer.vocab_size()));
   std::unordered_map<std::string_view, TokenId> ids;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -109,7 +183,6 @@ Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer)
     const auto it = ids.find(token);
     return it != ids.end() && made[std::size_t(it->second)];
   };
-  LANCET_ASSIGN(const auto added, read_added_tokens(folder / "added_tokens.json"));
   std::size_t expected = 0;
   TokenId first = -1;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -130,11 +203,17 @@ Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer)
 }  // namespace
 
 Result<Tokenizer> Tokenizer::load(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder / "vocab.json", ignored) && fs::exists(folder / "tokenizer.json", ignored))
+    return data_error(fmt::format("{}: expected vocab.json and merges.txt, found tokenizer.json, which is not read",
+                                  folder.string()));
   LANCET_ASSIGN(auto tokens, read_vocabulary(folder / "vocab.json"));
   LANCET_ASSIGN(auto merges, read_merges(folder / "merges.txt", tokens));
-  auto tokenizer = make(std::move(tokens), std::move(merges));
+  LANCET_ASSIGN(const auto added, read_added_tokens(folder, tokens));
+  LANCET_ASSIGN(auto bounds, read_bounds(folder, tokens));
+  auto tokenizer = make(std::move(tokens), std::move(merges), std::move(bounds));
   if (!tokenizer) return data_error(fmt::format("{}: {}", folder.string(), tokenizer.error().message));
-  LANCET_TRY(check_belong_together(folder, *tokenizer));
+  LANCET_TRY(check_belong_together(folder, *tokenizer, added));
   return tokenizer;
 }
 

@@ -46,8 +46,19 @@ struct TokenizerTables {
   std::vector<Merge> merges;        // by rank
   std::array<TokenId, 256> byte_ids{};
   PairTable pairs;
-  TokenId eos = -1;
+  TokenId bos = -1, eos = -1;
+  std::vector<TokenId> ends;
+  std::vector<TokenId> special;                        // by first byte, longer ones first
+  std::array<std::uint32_t, 257> special_from_byte{};  // those that begin with byte b are special[[b], [b + 1])
   std::uint64_t hash = 0;
+
+  // The longest special token that the text begins with; -1: none.
+  TokenId special_at(std::string_view text) const {
+    const auto first = static_cast<unsigned char>(text.front());
+    for (std::uint32_t i = special_from_byte[first]; i < special_from_byte[first + 1]; ++i)
+      if (text.starts_with(tokens[std::size_t(special[i])])) return special[i];
+    return -1;
+  }
 };
 
 // BytesTable: numbers distinct byte strings 0, 1, 2, ... in the order of their first look-up. An open-addressing hash

@@ -142,10 +142,9 @@ constexpr std::size_t kLongestWord = 256;
 // Distinct words and how often each occurs.
 class WordCounts {
  public:
-  // "<|endoftext|>" ends a document and is not counted as text.
-  Status add(std::string_view text, std::uint64_t first_byte) {
+  Status add(std::string_view text, SpecialTokens special, std::uint64_t first_byte) {
     if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) return not_utf8(text, bad, first_byte);
-    for (std::size_t found; (found = text.find(kEndOfText)) != text.npos;) {
+    for (std::size_t found; special == SpecialTokens::ids && (found = text.find(kEndOfText)) != text.npos;) {
       count(text.substr(0, found));
       text.remove_prefix(found + kEndOfText.size());
     }
@@ -223,7 +222,7 @@ Result<Tokenizer> train_tokenizer(std::string_view text, const TrainTokenizerOpt
   LANCET_TRY(check(options));
   if (text.empty()) return data_error("expected a text to train a tokenizer on, found an empty one");
   WordCounts words;
-  LANCET_TRY(words.add(text, 0));
+  LANCET_TRY(words.add(text, options.special, 0));
   return learn(words, options);
 }
 
@@ -240,7 +239,7 @@ Result<Tokenizer> train_tokenizer(const std::vector<std::filesystem::path>& text
       const std::uint64_t first_byte = reader.position();
       LANCET_TRY(reader.next(chunk));
       if (chunk.empty()) break;
-      if (const auto added = words.add(chunk, first_byte); !added)
+      if (const auto added = words.add(chunk, options.special, first_byte); !added)
         return data_error(fmt::format("{}: {}", path.string(), added.error().message));
     }
   }

@@ -4,6 +4,7 @@
 // weights. The head must be tied: it is compared with the embedding after that was read.
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <new>
@@ -253,8 +254,8 @@ class Import {
   // 0, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
   std::uint64_t tokenizer_hash() const {
     std::error_code ignored;
-    if (!std::filesystem::exists(folder_ / "vocab.json", ignored) &&
-        !std::filesystem::exists(folder_ / "merges.txt", ignored))
+    if (std::ranges::none_of(std::array{"vocab.json", "merges.txt", "tokenizer.json"},
+                             [&](const char* file) { return std::filesystem::exists(folder_ / file, ignored); }))
       return 0;
     const auto tokenizer = data::Tokenizer::load(folder_);
     if (tokenizer.ok()) return tokenizer->hash();
@@ -265,7 +266,14 @@ class Import {
   // Refuses a head that differs from the embedding, since it would be lost.
   Status check_head(const TensorFiles& files, const config::Model& model, runtime::TensorStore& store) {
     const auto at = files.tensors().find(tied_head);
-    if (at == files.tensors().end()) return {};
+    if (at == files.tensors().end()) {
+      LANCET_ASSIGN(const bool tied, has_tied_head(folder_ / "config.json"));
+      if (tied) return {};
+      return config_error(
+          fmt::format("{}: tie_word_embeddings: expected true, or {} with the values of wte.weight, "
+                      "found false and no such tensor",
+                      (folder_ / "config.json").string(), tied_head));
+    }
     const checkpoint::TensorInfo& info = *at->second.info;
     const Shape shape{model.vocab_size, model.n_embd};
     if (info.shape != shape || !is_weight_type(info.dtype))

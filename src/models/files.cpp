@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
@@ -30,13 +32,15 @@ constexpr const char* optional_of_experts[] = {
 // default of a missing field.
 struct Fixed {
   const char* name;
-  const char* value;  // as JSON
+  const char* value;            // as JSON
+  const char* synonyms = "[]";  // other values of the same meaning
 };
-constexpr Fixed fixed[] = {{"activation_function", "\"gelu_new\""},
+constexpr Fixed fixed[] = {{"activation_function", "\"gelu_new\"",
+                            R"(["gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh"])"},
                            {"scale_attn_weights", "true"},
                            {"scale_attn_by_inverse_layer_idx", "false"},
                            {"add_cross_attention", "false"},
-                           {"tie_word_embeddings", "true"}};
+                           {"tie_word_embeddings", "true", "[false]"}};  // check_head() compares the two
 
 Error wrong(const std::filesystem::path& file, std::string_view field, std::string_view expected,
             const std::string& found) {
@@ -94,8 +98,10 @@ std::string config_text(const config::Model& model, const HuggingFaceExport& opt
     for (const char* name : optional_of_experts) text[name] = ours[name];
   for (const Fixed& field : fixed) text[field.name] = json_of(field.value);
   for (const char* name : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) text[name] = 0.0;
-  for (const char* name : {"bos_token_id", "eos_token_id"})
-    text[name] = options.end_of_text ? json(*options.end_of_text) : json();
+  text["bos_token_id"] = options.bounds.begin >= 0 ? json(options.bounds.begin) : json();
+  text["eos_token_id"] = options.bounds.ends.size() == 1 ? json(options.bounds.ends.front())
+                         : options.bounds.ends.empty()   ? json()
+                                                         : json(options.bounds.ends);
   text["torch_dtype"] = options.dtype == DType::bf16 ? "bfloat16" : "float32";
   return json_text(text, {.indent = 2, .strict = true}) + "\n";
 }
@@ -106,7 +112,8 @@ Result<config::Config> read_config(const std::filesystem::path& file) {
   const bool moe = type == moe_type;
   if (!moe && type != dense_type) return wrong(file, "model_type", "\"gpt2\" or \"gpt2_moe\"", shown(type));
   for (const Fixed& field : fixed)
-    if (text.contains(field.name) && text[field.name] != json_of(field.value))
+    if (text.contains(field.name) && text[field.name] != json_of(field.value) &&
+        std::ranges::none_of(json_of(field.synonyms), [&](const json& same) { return same == text[field.name]; }))
       return wrong(file, field.name, field.value, shown(text[field.name]));
   json model = json::object();
   for (const char* name : needed) {
@@ -133,6 +140,11 @@ Result<config::Config> read_config(const std::filesystem::path& file) {
   if (const Status status = config::check(config, 1); !status.ok())
     return config_error(fmt::format("{}: {}", file.string(), status.error().message));
   return config;
+}
+
+Result<bool> has_tied_head(const std::filesystem::path& file) {
+  LANCET_ASSIGN(const json text, read_json(file));
+  return text.value("tie_word_embeddings", json(true)) == true;
 }
 
 Result<TensorFiles> TensorFiles::open(const std::filesystem::path& folder) {

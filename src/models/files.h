@@ -26,6 +26,9 @@ std::string config_text(const config::Model& model, const HuggingFaceExport& opt
 // Reads the model's fields; all others have their defaults. Errors name the file and the field.
 Result<config::Config> read_config(const std::filesystem::path& file);
 
+// config.json's tie_word_embeddings.
+Result<bool> has_tied_head(const std::filesystem::path& file);
+
 // Finds the tensors of a Hugging Face folder, which has one file, or shards with an index.
 struct FoundTensor {
   const checkpoint::SafetensorsFile* file = nullptr;

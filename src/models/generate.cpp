@@ -11,6 +11,7 @@
 
 #include "lancet/base/check.h"
 #include "lancet/base/random.h"
+#include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
 #include "lancet/planner/from_config.h"
 
@@ -133,7 +134,7 @@ Result<std::int32_t> TokenPicker::pick(std::span<const float> logits) {
   std::size_t best = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (!std::isfinite(logits[i]))
-      return numerical_error(fmt::format("expected finite logits, found {} for token {}", logits[i], i));
+      return numerical_error(fmt::format("expected finite logits, found {} for token {}", unsigned_nan(logits[i]), i));
     if (logits[i] > logits[best]) best = i;
   }
   if (options_.temperature == 0 || options_.top_k == 1) return static_cast<std::int32_t>(best);
@@ -193,7 +194,7 @@ Result<Ending> generate(Decoder& decoder, std::span<const std::int32_t> prompt, 
     }
     LANCET_ASSIGN(const std::span<const float> logits, decoder.read(unread));
     LANCET_ASSIGN(const std::int32_t token, picker.pick(logits));
-    if (token == options.end_of_text) return Ending::end_of_text;
+    if (std::ranges::count(options.ends, token)) return Ending::end_of_text;
     ids.push_back(token);
     unread = std::span<const std::int32_t>(ids).last(1);
     LANCET_TRY(each(token));

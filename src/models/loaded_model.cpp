@@ -7,6 +7,7 @@
 #include <limits>
 #include <new>
 
+#include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
 #include "lancet/data/batches.h"
 #include "lancet/planner/from_config.h"
@@ -136,9 +137,10 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   EvaluateResult result{.sequences = evaluation.sequences, .tokens = evaluation.sequences * config.train.seq_len};
   result.loss = sum / double(result.tokens);
   if (std::isfinite(result.loss)) return result;
-  return Error{ExitCode::numerical,  // agreed, as the loss is a sum over the ranks
-               fmt::format("{} on {}: expected a finite loss, found {}", model.name(), options.data, result.loss),
-               true};
+  return Error{
+      ExitCode::numerical,  // agreed, as the loss is a sum over the ranks
+      fmt::format("{} on {}: expected a finite loss, found {}", model.name(), options.data, unsigned_nan(result.loss)),
+      true};
 }
 
 }  // namespace lancet::models

@@ -149,7 +149,7 @@ std::optional<std::int64_t> step_of(std::string_view line) {
 struct Kept {
   std::int64_t bytes = 0;    // of the lines to keep
   std::int64_t dropped = 0;  // lines after them
-  bool held_out = false;     // the kept lines hold the step's held-out loss
+  bool held_out = false;     // the kept lines hold the step's held-out loss, which is finite
 };
 
 Kept scan(const std::filesystem::path& path, std::int64_t step) {
@@ -162,7 +162,8 @@ Kept scan(const std::filesystem::path& path, std::int64_t step) {
       continue;
     }
     kept.bytes += std::int64_t(line.size()) + 1;
-    kept.held_out |= *found == step && line.find("\"held_out_loss\": ") != line.npos;
+    kept.held_out |= *found == step && line.find("\"held_out_loss\": ") != line.npos &&
+                     line.find("\"held_out_loss\": null") == line.npos;
   }
   return kept;
 }

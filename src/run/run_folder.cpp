@@ -12,9 +12,12 @@
 #include <cstring>
 #include <utility>
 
+#include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
+#include "lancet/base/utf8.h"
 #include "lancet/comm/collect.h"
+#include "lancet/data/tokenizer.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/resume_point.h"
 
@@ -39,10 +42,15 @@ RunFolder::~RunFolder() {
   for (; !made_.empty(); made_.pop_back()) fs::remove(made_.back(), ignored);
 }
 
+Status check_run_name(std::string_view field, const std::string& run) {
+  if (cut(run, run.size()) == run && first_invalid_utf8(run) == run.size()) return {};
+  return config_error(
+      fmt::format("{}: expected a name in UTF-8 without control characters, found {}", field, shown(run)));
+}
+
 Result<RunFolder> RunFolder::take(const config::Config& config) {
   RunFolder folder(config.log.run_dir);
-  if (const std::string text = folder.path_.string(); cut(text, text.size()) != text)  // it would break log lines
-    return config_error(fmt::format("log.run_dir: expected a name without control characters, found {}", shown(text)));
+  LANCET_TRY(check_run_name("log.run_dir (--run-dir)", config.log.run_dir));
   LANCET_TRY(folder.make());
   LANCET_TRY(folder.lock());
   return folder;
@@ -354,13 +362,28 @@ Status NewFolder::commit() {
 Status copy_tokenizer(const fs::path& from, const fs::path& to) {
   checkpoint::FileSystem& files = checkpoint::disk();
   LANCET_TRY(files.make_folder(to));
-  for (const char* file_name : {"vocab.json", "merges.txt", "added_tokens.json"}) {
-    std::error_code error;
-    if (file_name == std::string_view("added_tokens.json") && !fs::exists(from / file_name, error)) continue;
+  const auto copy = [&](const char* file_name) -> Status {
     LANCET_ASSIGN(const auto file, checkpoint::InputFile::open(from / file_name, "a tokenizer's file"));
     std::string text(file.size(), '\0');
     LANCET_TRY(file.read(0, std::as_writable_bytes(std::span(text))));
-    LANCET_TRY(checkpoint::write_file(files, to / file_name, text));
+    return checkpoint::write_file(files, to / file_name, text);
+  };
+  for (const char* file_name : {"vocab.json", "merges.txt"}) LANCET_TRY(copy(file_name));
+  for (const char* file_name : {"added_tokens.json", "tokenizer.json", "tokenizer_config.json",
+                                "special_tokens_map.json", "chat_template.jinja", "generation_config.json"})
+    if (std::error_code error; fs::exists(from / file_name, error)) LANCET_TRY(copy(file_name));
+  LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(from));
+  if (!tokenizer.ends().empty()) {
+    nlohmann::ordered_json config = nlohmann::ordered_json::object();
+    const std::string name = (to / "generation_config.json").string();
+    if (std::error_code error; fs::exists(name, error)) {
+      LANCET_ASSIGN(const std::string text, read_file(name, "a model's config"));
+      LANCET_ASSIGN(config, parse_json<nlohmann::ordered_json>(text, name, ExitCode::data));
+    }
+    config["bos_token_id"] = tokenizer.bos();
+    config["eos_token_id"] = std::vector<data::TokenId>(tokenizer.ends().begin(), tokenizer.ends().end());
+    if (tokenizer.ends().size() == 1) config["eos_token_id"] = tokenizer.ends().front();
+    LANCET_TRY(checkpoint::write_file(files, name, json_text(config, {.indent = 2}) + "\n"));
   }
   return files.sync_folder(to);
 }

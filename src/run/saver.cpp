@@ -149,10 +149,10 @@ Result<bool> Saver::begin(checkpoint::Manifest manifest, bool wait) {
   failure_.reset();
   LANCET_ASSIGN(gathered_, gather_parts(store_, shares_, world_));
   writer_->write(checkpoint::temporary_folder(folder(), manifest_.step), share().shards);
-  phase_ = Phase::writing;
   const Status copied = copy();
   gathered_ = {};
   LANCET_TRY(copied);
+  phase_ = Phase::writing;  // only now: of a share that was not copied, the thread would wait for the rest
   return true;
 }
 
@@ -244,6 +244,10 @@ Status Saver::proceed(float sum) {
 Status Saver::finish() {
   const auto idle = wait_until_idle({});
   return idle.ok() ? Status() : Status(idle.error());
+}
+
+void Saver::finish_commit() const {
+  while (phase_ == Phase::committing && world_.rank() == 0 && !writer_->wait_finished(tick())) continue;
 }
 
 // Collective. Waits until no save is under way, or until `most` has passed on any rank. True if no save is under way.

@@ -132,16 +132,6 @@ comm::DeviceCommunicator* Streams::on_device(ir::Stream stream) const {
   return groups_[static_cast<std::size_t>(stream)].find("")->second.device.get();
 }
 
-void Streams::abort(const std::string& why) {
-  std::vector<comm::DeviceCommunicator*> on_device;
-  for (const OpenGroups& groups : groups_)
-    for (const auto& [axes, opened] : groups) {
-      if (opened.host) opened.host->abort(why);
-      on_device.push_back(opened.device.get());
-    }
-  comm::abort_all(on_device, why);
-}
-
 // The mirrored communicator gets the duration of each call from two functions. Here they apply the
 // cost model of the declared hardware (cost/hardware.h) to the bytes sent, and add the result to `times`.
 Result<std::unique_ptr<comm::Communicator>> mirrored_world(const config::Config& config,

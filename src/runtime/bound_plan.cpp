@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lancet/backend/cpu/parallel.h"
+#include "lancet/base/exceptions.h"
 #include "lancet/ir/groups.h"
 #include "lancet/ir/micro_batches.h"
 
@@ -126,7 +127,7 @@ Status call(const ops::Kernel& kernel) {
   try {
     return kernel();
   } catch (const std::exception& error) {
-    return internal_error(error.what());
+    return error_of(error);
   }
 }
 

@@ -159,10 +159,14 @@ class RunSaving {
     return {};
   }
   bool is_saved() const { return saved_step_ == state_.position.step; }
+  bool is_under_way() const { return saver_ && saver_->is_under_way(); }
   Status finish() { return saver_->finish(); }
   const std::optional<Error>& last_failure() const { return saver_->last_failure(); }
-  // Leaves the saver to messages that may still be under way: it is never destroyed.
-  void release() { static_cast<void>(saver_.release()); }
+  // Leaves the saver to messages that may still be under way: it is never destroyed. A commit under way ends first.
+  void release() {
+    if (saver_) saver_->finish_commit();
+    static_cast<void>(saver_.release());
+  }
 
  private:
   const RunState& state_;
@@ -276,8 +280,11 @@ class RunRecords {
   void held_out(double loss) {
     const std::int64_t step = state_.position.step;
     log::info("step {} | held-out loss {:.4f} of {} sequences | perplexity {:.2f}", step, unsigned_nan(loss),
-              state_.trainer->evaluation_sequences(), unsigned_nan(std::exp(loss)));
-    if (state_.is_rank0()) folder_->held_out(step, loss);
+              state_.trainer->evaluation_sequences(), std::exp(unsigned_nan(loss)));
+    if (!state_.is_rank0()) return;
+    if (!std::isfinite(loss) && step < state_.config.train.steps)
+      log::warn("step {}: expected a finite held-out loss, found {}", step, unsigned_nan(loss));
+    folder_->held_out(step, loss);
   }
   // Logs the averages over the run's steps.
   void log_averages() const {

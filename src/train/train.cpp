@@ -4,20 +4,24 @@
 //    plans), load the tensors. If one is damaged, the next older one follows. A run from scratch only makes a trainer
 //    (RunStart).
 // 3. Rank 0 writes config.json and plan.ir, opens the records (RunRecords) and logs the banner.
-// 4. The loop: evaluate if it is due, run a step, and sum over the ranks (step_end) if one must stop, if a save is due
-//    and if the save under way can advance. A due save begins (RunSaving), and the step is recorded and logged. A
-//    step that has left its end to the next one is completed before its weights are read (settle), and recorded once
-//    its norm is known.
+// 4. The loop: evaluate if it is due, run a step, read the next batch, and sum over the ranks (step_end) if one must
+//    stop or cannot read, if a save is due and if the save under way can advance. A due save begins (RunSaving), and
+//    the step is recorded and logged. A step that has left its end to the next one is completed before its weights are
+//    read (settle), and recorded once its norm is known.
 // 5. After the last step: averages, the end of the last save, a sample of text. A run that is stopped saves and returns
-//    an error with ExitCode::saved.
+//    an error with ExitCode::saved, or the data error that stopped it.
+// 6. After an error that all ranks share, they end the save that has begun.
 // All decisions that change the ranks' common path are sums or broadcasts; no rank decides alone.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 
 #include "lancet/base/log.h"
+#include "lancet/base/shown.h"
+#include "lancet/base/utf8.h"
 #include "lancet/comm/collect.h"
 #include "lancet/run/resume_point.h"
 #include "lancet/run/stream_communicators.h"
@@ -32,24 +36,30 @@ class Run {
   Run(const config::Config& config, comm::Communicator& world, const TrainerOptions& options)
       : state_(config, world, options) {}
 
-  // After an error that the ranks have not agreed on, messages may still be under way to or from this rank's memory, so
-  // its owners are released and never destroyed (communicator.h). Nor does the error wait for the disk of a save.
+  // After an error that the ranks have agreed on, or of a rank that is alone, the save that has begun ends first: what
+  // was trained is not lost. After another one, messages may still be under way to or from this rank's memory, so its
+  // owners are released and never destroyed (communicator.h).
   Status operator()() {
     Status status;
     try {
       status = run();
     } catch (...) {
-      release();
-      records_.completed(std::nullopt);
+      end_after_error(false);
       throw;
     }
-    if (!status.ok()) records_.completed(std::nullopt);  // what is known of the last step
-    if (!status.ok() && !status.error().agreed) release();
+    if (!status.ok()) end_after_error(status.error().agreed);
     return status;
   }
 
  private:
-  void release() {
+  void end_after_error(bool agreed) {
+    records_.completed(std::nullopt);  // what is known of the last step
+    Status ended;
+    if ((agreed || state_.world.size() == 1) && saving_.is_under_way()) {
+      ended = records_.check_folder();  // in a folder that is another run's by now, nothing more is saved
+      if (ended.ok()) ended = saving_.finish();
+    }
+    if (agreed && (ended.ok() || ended.error().agreed)) return;
     static_cast<void>(state_.trainer.release());
     saving_.release();
   }
@@ -82,6 +92,11 @@ class Run {
     LANCET_TRY(named("saving", saving_.finish()));
     if (const auto& failure = saving_.last_failure())
       return Error{ExitCode::data, "the run ended, but its last checkpoint was not saved: " + failure->message, true};
+    if (!std::isfinite(held_out_))
+      return Error{ExitCode::numerical,
+                   fmt::format("step {}: expected a finite held-out loss, found {}", state_.position.step,
+                               unsigned_nan(held_out_)),
+                   true};
     LANCET_ASSIGN(const bool stopped, sample());
     return stopped ? leave() : Status();
   }
@@ -93,11 +108,16 @@ class Run {
     const bool last = state_.position.step + 1 >= config.train.steps;
     auto record = trainer.step(state_.position.step, last ? Trainer::Border::closed : Trainer::Border::open);
     if (!record.ok()) {
+      if (record.error().code == ExitCode::data && record.error().agreed && state_.position.step > 0 &&
+          !saving_.is_saved()) {
+        records_.completed(trainer.norm_before());
+        unread_ = record.error();
+        return true;
+      }
       if (record.error().code != ExitCode::numerical) return record.error();
       const bool is_of_step = trainer.last_record().step > state_.position.step;  // else of the one before
       records_.completed(is_of_step ? trainer.norm_before() : trainer.last_record().grad_norm);
       if (is_of_step) records_.step(trainer.last_record());
-      if (record.error().agreed) LANCET_TRY(saving_.finish());  // the save under way is still valid
       return record.error();
     }
     records_.completed(trainer.norm_before());
@@ -137,7 +157,6 @@ class Run {
     }
     if (status.ok()) return status;
     if (record) records_.step(*record);
-    if (status.error().agreed) LANCET_TRY(saving_.finish());
     return status;
   }
 
@@ -161,9 +180,8 @@ class Run {
     position.skips_in_a_row = record.skipped ? position.skips_in_a_row + 1 : 0;
   }
 
-  // Collective. Checkpoints of finite steps remain, since skipped steps are not saved.
-  Error fail_after_skips() {
-    if (Status saved = saving_.finish(); !saved.ok()) return std::move(saved).error();
+  // Checkpoints of finite steps remain, since skipped steps are not saved.
+  Error fail_after_skips() const {
     return {ExitCode::numerical,
             fmt::format("step {}: expected a finite loss and gradient norm in one of {} steps in a row "
                         "(train.max_skips), found none: the model does not recover; --resume continues from an "
@@ -172,13 +190,19 @@ class Run {
             true};
   }
 
-  // Collective, at the end of a step: true if any rank would stop. Notes a save that is due and advances one under way.
+  // Collective, at the end of a step: true if any rank would stop, or cannot read the next batch. Notes a save that is
+  // due and advances one under way.
   Result<bool> step_end() {
-    std::array<float, 3> sums{stop_.after_step().empty() ? 0.f : 1.f, saving_.progress(),
-                              saving_.is_time() ? 1.f : 0.f};
+    const std::int64_t step = state_.position.step;
+    const Status next = step < state_.config.train.steps ? state_.trainer->read(step) : Status();
+    std::array<float, 4> sums{stop_.after_step().empty() ? 0.f : 1.f, saving_.progress(), saving_.is_time() ? 1.f : 0.f,
+                              next.ok() ? 0.f : 1.f};
     LANCET_TRY(state_.world.all_reduce_sum(sums));
     LANCET_TRY(saving_.proceed(sums[1], sums[2] > 0));
-    return sums[0] > 0;
+    if (sums[3] == 0) return sums[0] > 0;
+    unread_ = comm::agree(state_.world, next);
+    if (!unread_.error().agreed) return unread_.error();
+    return true;
   }
 
   // Saves this step unless it is saved already, and stops the run.
@@ -191,12 +215,13 @@ class Run {
                    fmt::format("stopped after step {}, and it was not saved: the ranks hold no model", step), true};
     if (!saving_.is_saved()) LANCET_TRY(named("saving", saving_.save(nullptr, true)));
     LANCET_TRY(named("saving", saving_.finish()));
-    const std::string mine = stop_.after_step(), why = mine.empty() ? "another rank's signal" : mine;
+    const std::string mine = stop_.after_step();
+    const std::string why = !unread_.ok() ? unread_.error().message : mine.empty() ? "another rank's signal" : mine;
     if (const auto& failure = saving_.last_failure())
       return Error{ExitCode::data,
                    fmt::format("stopped after step {} ({}), and it was not saved: {}", step, why, failure->message),
                    true};
-    return Error{ExitCode::saved,
+    return Error{unread_.ok() ? ExitCode::saved : unread_.error().code,
                  fmt::format("saved and stopped after step {} of {} ({}); the same command resumes from there", step,
                              state_.config.train.steps, why),
                  true};
@@ -214,7 +239,12 @@ class Run {
   Result<bool> evaluate() {
     const std::int64_t step = state_.position.step;
     LANCET_TRY(settle());
-    LANCET_ASSIGN(const std::optional<double> loss, state_.trainer->evaluate());
+    auto evaluated = state_.trainer->evaluate();
+    if (!evaluated.ok() && evaluated.error().agreed && evaluated.error().code == ExitCode::data) {
+      unread_ = evaluated.error();
+      return true;
+    }
+    LANCET_ASSIGN(const std::optional<double> loss, std::move(evaluated));
     if (!loss) {
       if (start_.is_at_start())  // else every run of this length would end here
         log::warn(
@@ -224,6 +254,7 @@ class Run {
       return true;
     }
     evaluated_step_ = step;
+    held_out_ = *loss;
     records_.held_out(*loss);
     return step < state_.config.train.steps ? comm::any(state_.world, !stop_.now().empty()) : false;
   }
@@ -234,11 +265,12 @@ class Run {
     const std::optional<data::Tokenizer>& tokenizer = state_.trainer->tokenizer();
     if (train.sample_tokens == 0 || !tokenizer || !state_.can_save()) return false;  // no whole model
     LANCET_ASSIGN(std::vector<std::int32_t> prompt, tokenizer->encode(train.sample_prompt));
-    if (prompt.empty()) prompt.push_back(std::max(tokenizer->eos(), 0));
+    if (prompt.empty()) prompt.push_back(std::max(tokenizer->bos(), 0));
     LANCET_ASSIGN(const auto ids, state_.trainer->generate(prompt, train.sample_tokens));
     if (!ids) return true;
-    LANCET_ASSIGN(const std::string text, tokenizer->decode(*ids));
-    log::info("sample: {}", data::replace_invalid_utf8(text));
+    std::string text;
+    for (const data::TokenId id : *ids) text += tokenizer->bytes(id);
+    log::info("sample: {}", replace_invalid_utf8(text));
     return false;
   }
 
@@ -246,7 +278,9 @@ class Run {
   RunState state_;
   StopReason stop_{state_};
   RunStart start_{state_, stop_};
+  Status unread_;                     // the data that could not be read, which stops the run
   std::int64_t evaluated_step_ = -1;  // the last step whose held-out loss is known
+  double held_out_ = 0;               // of that step, if this process found it; equal on all ranks
   RunSaving saving_{state_};          // declared after the tensors that it saves
 };
 

@@ -4,10 +4,11 @@
 // can fail on one rank alone ends in comm::agree(), so that all ranks return the same error. step() runs the plan,
 // which has all micro batches of the step or, if these are many, several (planner/from_config.h); then it runs several
 // times, and all runs but the last leave out what closes the step. Where the plan lists the end of the step before
-// (ir/dependencies.h), the first run executes it; settle() runs it alone. step() sums up losses and times, and then,
-// where the load of the experts has left the planned one (Replanning), makes new plans and binds them to the same
-// weights. If the loss or the norm is not finite, it runs the micro batches again on the same weights to name the first
-// tensor with such a number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
+// (ir/dependencies.h), the first run executes it; settle() runs it alone. What a run reads is read before it: the
+// ranks agree on an error of the data, and none is left in a collective. step() sums up losses and times, and then, where the load of
+// the experts has left the planned one (Replanning), makes new plans and binds them to the same weights. If the loss or
+// the norm is not finite, it runs the micro batches again on the same weights to name the first tensor with such a
+// number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
 #include "lancet/train/trainer.h"
 
 #include <fmt/format.h>
@@ -112,6 +113,7 @@ class TrainerImpl final : public Trainer {
     return record;
   }
 
+  Status read(std::int64_t step) override { return read(step, 0); }
   void time_next_step() override { time_step_ = true; }
   bool is_open() const override { return open_; }
   Status settle() override {
@@ -132,9 +134,12 @@ class TrainerImpl final : public Trainer {
     for (std::int64_t i = 0; i < evaluation->count; ++i) {
       LANCET_ASSIGN(const bool stop, interrupted());
       if (stop) return std::optional<double>();
-      LANCET_TRY(fill(*evaluation->batches, evaluation_order_, evaluate_, i, 0));
+      BoundMicroBatch& micro = evaluate_.micro_batches[0];
+      evaluation_order_.fill(i, 0, micro.sequence);
+      const bool reads = !micro.tokens.empty();  // not a stage between the first and the last one
+      LANCET_TRY(comm::agree(world_, reads ? evaluation->batches->fill(i, 0, micro.tokens, micro.targets) : Status()));
       LANCET_TRY(evaluate_.executor->run());
-      sum += double(*evaluate_.micro_batches[0].loss) * batch_tokens;
+      sum += double(*micro.loss) * batch_tokens;
     }
     return std::optional<double>(sum / double(evaluation->sequences * config_.train.seq_len));
   }
@@ -277,7 +282,7 @@ class TrainerImpl final : public Trainer {
     tally_.clear();
     const bool timed = std::exchange(time_step_, false) || step + 1 == config_.log.trace;
     for (int run = 0; run < runs_a_step(); ++run) {
-      LANCET_TRY(fill(data_.batches(), training_order_, step_, step, run * micro_batches_a_run()));
+      LANCET_TRY(fill_inputs(step, run));
       const bool traced = timed && run + 1 == runs_a_step();
       if (traced) step_.executor->time_next_run();
       if (traced) LANCET_TRY(world_.barrier());  // the ranks' clocks start together
@@ -290,7 +295,7 @@ class TrainerImpl final : public Trainer {
     }
     if (step_.schedule_before) std::copy_n(step_.schedule, std::size_t(ops::schedule::plain), step_.schedule_before);
     open_ = step_.crosses_steps;
-    double seconds = seconds_since(start) / config_.dilation();
+    double seconds = (std::exchange(read_seconds_, 0) + seconds_since(start)) / config_.dilation();
     // The step of several stages ends with the last of them. On an emulated device it is compared with a prediction.
     if (emulated_) {
       LANCET_ASSIGN(seconds, comm::largest(world_, seconds));
@@ -315,12 +320,11 @@ class TrainerImpl final : public Trainer {
     Error error;
     bool searched = false;
   };
-  // Collective: runs the micro batches of the step again on the weights as they are. The batch of the step is read
-  // again, since that of the next one may have been.
+  // Collective: runs the micro batches of the step again on the weights as they are.
   NotFinite not_finite(const run::StepRecord& record) {
     const std::vector<ir::PlacedInstruction> order = order_of_search();
     const auto search = [&](int run) -> Result<std::optional<runtime::NonFinite>> {
-      LANCET_TRY(fill(data_.batches(), training_order_, step_, record.step - 1, run * micro_batches_a_run()));
+      LANCET_TRY(fill_inputs(record.step - 1, run));
       const bool last = run + 1 == runs_a_step();
       return step_.executor->find_non_finite({.before = last, .body = true, .closing = last}, order);
     };
@@ -329,7 +333,7 @@ class TrainerImpl final : public Trainer {
     Error error = numerical_error(
         fmt::format("step {}: expected a finite loss and gradient norm, found loss {} and norm {}; {}", record.step,
                     record.loss, norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
-    error.agreed = cause.ok();  // both numbers are sums over the ranks
+    error.agreed = cause.ok() || cause.error().agreed;  // both numbers are sums over the ranks
     return {std::move(error), cause.ok()};
   }
 
@@ -414,18 +418,32 @@ class TrainerImpl final : public Trainer {
     step_.schedule[ops::schedule::step] = float(t);
   }
 
-  // Fills the inputs of the plan with the micro batches from `first` on. A rank whose data cannot be read must not
-  // leave its own streams in a collective: it aborts them.
-  Status fill(data::Batches& batches, const data::SequenceOrder& order, BoundStep& plan, std::int64_t step, int first) {
-    for (BoundMicroBatch& micro : plan.micro_batches) {
-      const int number = first++;
-      order.fill(step, number, micro.sequence);
-      if (micro.tokens.empty()) continue;  // a stage between the first and the last one
-      Status status = batches.fill(step, number, micro.tokens, micro.targets);
-      if (!status.ok()) {
-        streams_.abort(status.error().message);
-        return status;
-      }
+  // Reads this rank's share of a run's micro batches.
+  Status read(std::int64_t step, int run) {
+    const auto start = std::chrono::steady_clock::now();
+    read_ = {-1, 0};
+    const std::size_t each = step_.micro_batches[0].tokens.size();  // 0: a stage between the first and the last one
+    tokens_.resize(each * step_.micro_batches.size());
+    targets_.resize(tokens_.size());
+    int number = run * micro_batches_a_run();
+    for (std::size_t at = 0; at < tokens_.size(); at += each)
+      LANCET_TRY(data_.batches().fill(step, number++, std::span(tokens_).subspan(at, each),
+                                      std::span(targets_).subspan(at, each)));
+    read_ = {step, run};
+    read_seconds_ += seconds_since(start);
+    return {};
+  }
+
+  // Gives a run of the plan its micro batches. Collective, unless they are read already on all ranks.
+  Status fill_inputs(std::int64_t step, int run) {
+    if (read_ != std::pair(step, run)) LANCET_TRY(comm::agree(world_, read(step, run)));
+    int number = run * micro_batches_a_run();
+    std::size_t at = 0;
+    for (BoundMicroBatch& micro : step_.micro_batches) {
+      training_order_.fill(step, number++, micro.sequence);
+      std::copy_n(tokens_.data() + at, micro.tokens.size(), micro.tokens.data());
+      std::copy_n(targets_.data() + at, micro.targets.size(), micro.targets.data());
+      at += micro.tokens.size();
     }
     return {};
   }
@@ -463,6 +481,10 @@ class TrainerImpl final : public Trainer {
   bool open_ = false;                 // the last step has left its end to the next one
   double norm_before_ = 0;
   bool time_step_ = false;  // the next step times its instructions
+  // This rank's share of the micro batches of a step's run.
+  std::vector<std::int32_t> tokens_, targets_;
+  std::pair<std::int64_t, int> read_{-1, 0};  // the step and run that they are of; a step of -1: none
+  double read_seconds_ = 0;                   // of the step that runs or is next
 };
 
 }  // namespace

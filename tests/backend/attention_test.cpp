@@ -97,7 +97,7 @@ class Reference {
 
 // The largest differences over all heads; a NaN counts as infinite.
 struct Errors {
-  double out = 0, lse = 0, grad = 0;
+  double out = 0, lse = 0, grad = 0, dv = 0;
 };
 Errors compare(const Inputs& in, const Outputs& o) {
   Errors e;
@@ -114,7 +114,8 @@ Errors compare(const Inputs& in, const Outputs& o) {
         for (std::int64_t f = 0; f < d.head_dim; ++f) {
           note(e.out, o.out[r.out_at(i, f)], r.out[std::size_t(i * d.head_dim + f)]);
           for (std::int64_t w = 0; w < 3; ++w)
-            note(e.grad, o.dqkv[r.at(i, w, f)], r.grad[std::size_t((w * d.sequence + i) * d.head_dim + f)]);
+            note(w == 2 ? e.dv : e.grad, o.dqkv[r.at(i, w, f)],
+                 r.grad[std::size_t((w * d.sequence + i) * d.head_dim + f)]);
         }
       }
     }
@@ -138,7 +139,7 @@ TEST_CASE("attention agrees with its formulas in double") {
       const double score = 3 * std::sqrt(static_cast<double>(c[3])) * small;
       CHECK(e.out <= 8 * unit + score);
       CHECK(e.lse <= 8 * small + score);
-      CHECK(e.grad <= terms * (4 * unit + score));
+      CHECK(std::max(e.grad, e.dv) <= terms * (4 * unit + score));
     }
 }
 
@@ -169,15 +170,18 @@ TEST_CASE("attention's backward agrees with finite differences of its forward") 
 
 TEST_CASE("large scores neither overflow nor change order") {
   set_threads(1);
-  for (DType type : {DType::f32, DType::bf16}) {
-    Inputs in({1, 40, 1, 8, type});
-    for (std::int64_t i = 0; i < in.qkv.size(); ++i)  // only the queries are scaled; 256 is exact in bf16
-      if (i / 8 % 3 == 0) in.qkv.set(i, static_cast<float>(in.qkv[i]) * 256);
-    const Outputs o = run(in);
-    for (std::int64_t i = 0; i < o.dqkv.size(); ++i) REQUIRE(std::isfinite(o.dqkv[i]));
-    const Errors e = compare(in, o);
-    CHECK(e.out <= (type == DType::f32 ? 1e-2 : 3e-2));  // scores near 1000, and the weights, are exact to 6e-5
-  }
+  for (DType type : {DType::f32, DType::bf16})
+    for (const int bits : {4, 17, 27}) {  // queries and keys times 2^bits, exact in bf16: scores up to 1e3, 1e11, 1e17
+      INFO(name(type) << ", queries and keys times 2^" << bits);
+      Inputs in({1, 40, 1, 12, type});
+      for (std::int64_t i = 0; i < in.qkv.size(); ++i)
+        if (i / 12 % 3 < 2) in.qkv.set(i, std::ldexp(static_cast<float>(in.qkv[i]), bits));
+      const Outputs o = run(in);
+      for (std::int64_t i = 0; i < o.dqkv.size(); ++i) REQUIRE(std::isfinite(o.dqkv[i]));
+      const Errors e = compare(in, o);
+      CHECK(e.out <= (type == DType::f32 ? 1e-2 : 3e-2));  // scores near 1000, and the weights, are exact to 6e-5
+      CHECK(e.dv <= (type == DType::f32 ? 1e-2 : 3e-2));
+    }
 }
 
 TEST_CASE("a sequence's bits do not depend on the batch or the threads") {

@@ -4,10 +4,14 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <csignal>
+#include <filesystem>
 #include <limits>
+#include <new>
+#include <system_error>
 #include <vector>
 
 #include "good.h"
+#include "lancet/base/exceptions.h"
 #include "lancet/base/files.h"
 #include "lancet/base/flat_shard.h"
 #include "lancet/base/hash.h"
@@ -28,6 +32,24 @@ TEST_CASE("a duration is printed in its two largest units") {
   CHECK(duration(85) == "1m 25s");
   CHECK(duration(3599) == "59m 59s");
   CHECK(duration(3720) == "1h 02m");
+}
+
+TEST_CASE("exceptions of the system say what was wanted and what to change") {
+  const auto message = [](const std::exception& thrown) {
+    const Error error = error_of(thrown);
+    CHECK(error.code == ExitCode::internal);
+    return error.message;
+  };
+  const auto again = std::make_error_code(std::errc::resource_unavailable_try_again);
+  CHECK(message(std::system_error(again)) ==
+        "cannot start a thread: Resource temporarily unavailable; allow more threads (ulimit -u, a container's "
+        "pids.max) or compute with fewer (threads=1)");
+  CHECK(message(std::system_error(again, "thread 2 of the 4 that compute"))
+            .starts_with("cannot start thread 2 of the 4 that compute: Resource temporarily unavailable; "));
+  CHECK(message(std::bad_alloc()).starts_with("cannot allocate memory: "));
+  const auto none = std::make_error_code(std::errc::no_such_file_or_directory);
+  CHECK(message(std::filesystem::filesystem_error("x", "/data/a", none)) == "/data/a: No such file or directory");
+  CHECK(message(InternalError("broken")) == "broken");
 }
 
 TEST_CASE("Philox4x32-10 gives the known answers of its authors") {

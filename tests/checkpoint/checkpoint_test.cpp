@@ -143,7 +143,7 @@ TEST_CASE("tensors are read into memory by several threads, and each is checked"
   targets["a"].sink = [](std::uint64_t, std::span<const std::byte>) -> Status { throw std::bad_alloc(); };
   const Status thrown = opened->load(targets, 3);
   CHECK(thrown.error().code == ExitCode::internal);
-  CHECK(thrown.error().message == std::bad_alloc().what());
+  CHECK(thrown.error().message.starts_with("cannot allocate memory: "));
 }
 
 TEST_CASE("weights with NaN or infinity are not saved") {

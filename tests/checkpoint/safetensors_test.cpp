@@ -96,6 +96,7 @@ TEST_CASE("unsound headers are refused with the fault") {
   CHECK(error_of(tensor(good + R"(,"dtype":"F32")"), 8) == "f: header: key 't.dtype' appears twice");
   CHECK(error_of("{\"t\":7}", 0) == "f: 't': expected an object of dtype, shape and data_offsets, found 7");
   CHECK(error_of("{\"\":{" + good + "}}", 8) == "f: '': expected a name");
+  CHECK(error_of(R"({"__metadata__":null})", 0).empty());
   CHECK(error_of(R"({"__metadata__":{"a":1}})", 0) == R"(f: __metadata__: expected an object of texts, found {"a":1})");
   CHECK(error_of("{\"a\\nb\":7}", 0).find("'a?b'") != std::string::npos);
 }

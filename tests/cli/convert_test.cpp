@@ -59,6 +59,19 @@ TEST_CASE("an import without one of a tokenizer's two files says that it leaves 
   CHECK(std::filesystem::exists(run + "/tokenizer") == removed.empty());
 }
 
+TEST_CASE("an import of a folder with tokenizer.json alone says that it leaves the tokenizer out") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "hf";
+  std::filesystem::copy(LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2", hf);
+  folder.write("hf/tokenizer.json", "{}");
+  const auto outcome = test::lancet("import --from " + hf + " --out " + (folder / "run"));
+  INFO(outcome.output);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.lines_with("warning: " + hf +
+                           ": expected vocab.json and merges.txt, found tokenizer.json, which is not read; the model "
+                           "is imported without its tokenizer") == 1);
+}
+
 TEST_CASE("a destination that cannot be written is reported before the model is read") {
   const test::TemporaryFolder folder;
   const std::string file = folder.write("file", ""), out = folder / ".";

@@ -7,6 +7,7 @@
 #include "cli/support.h"
 #include "good.h"
 #include "lancet/base/json.h"
+#include "lancet/base/utf8.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
@@ -259,7 +260,7 @@ TEST_CASE("an empty prompt starts from the end-of-text token") {
   for (data::TokenId id; ids >> id;) expected.push_back(id);
   CHECK(expected.size() == 4);
   const auto tokenizer = test::good(data::Tokenizer::load(tok));
-  const std::string written = data::replace_invalid_utf8(tokenizer->decode(expected).value()) + "\n";
+  const std::string written = replace_invalid_utf8(tokenizer->decode(expected).value()) + "\n";
   CHECK(result_of("generate --prompt '' --tokenizer " + tok + greedy) == written);
   CHECK(result_of("generate --tokenizer " + tok + greedy + " </dev/null") == written);
 }

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <thread>
 
 #include "lancet/ir/plan.h"
@@ -91,6 +93,37 @@ TEST_CASE("standard output carries the run's lines, standard error the warning o
   CHECK(error.output.starts_with("warning: " + std::to_string(2 * cores) + " threads compute on "));
 }
 
+TEST_CASE("descriptors that are closed at the start become no file of the run") {
+  const TemporaryFolder folder;
+  const std::string train = LANCET_BINARY " train " + folder.write("small.json", test::small_config_text) +
+                            " --set train.steps=3 --run-dir " + (folder / "run");
+  const std::string closed = GENERATE("<&- >&-", ">&-", "<&- >&- 2>&-");
+  const auto outcome = test::shell(train + " " + closed);
+  CHECK(outcome.code == 3);
+  if (closed != "<&- >&- 2>&-") CHECK(outcome.lines_with("error: cannot write standard output: ") == 1);
+  std::ifstream in(folder / "run/metrics.jsonl");
+  int lines = 0;
+  for (std::string line; std::getline(in, line); ++lines) CHECK(test::json_in(line)["step"] == lines + 1);
+  CHECK(lines == 3);
+}
+
+TEST_CASE("where the system gives no thread, an error says how many were wanted and what to change") {
+  if (::geteuid() != 0) {
+    WARN("SKIPPED: expected root, who may run the program as a user with a limit");
+    return;
+  }
+  const TemporaryFolder folder;
+  std::filesystem::permissions(folder / "", std::filesystem::perms::all);
+  const auto outcome =
+      test::shell("HOME=" + (folder / "") +
+                  " setpriv --reuid 65534 --regid 65534 --clear-groups prlimit --nproc=1 " LANCET_BINARY " train " +
+                  folder.write("small.json", test::small_config_text) +
+                  " --set threads=3 --set log.peak_tflops=null --run-dir " + (folder / "run") + " >/dev/null");
+  CHECK(outcome.code == 1);
+  CHECK(outcome.lines_with("error: cannot start thread 2 of the 3 that compute: Resource temporarily unavailable; allow "
+                           "more threads (ulimit -u, a container's pids.max) or compute with fewer (threads=1)") == 1);
+}
+
 TEST_CASE("the last --run-dir counts, and its name is one line") {
   const TemporaryFolder folder;
   const std::string config = folder.write("small.json", test::small_config_text);
@@ -100,7 +133,13 @@ TEST_CASE("the last --run-dir counts, and its name is one line") {
   CHECK_FALSE(std::filesystem::exists(folder / "first"));
   const auto refused = lancet(train + "\"$(printf 'two\\nlines')\"");
   CHECK(refused.code == 2);
-  CHECK(refused.output == "error: log.run_dir: expected a name without control characters, found 'two?lines'\n");
+  CHECK(refused.output ==
+        "error: log.run_dir (--run-dir): expected a name in UTF-8 without control characters, found 'two?lines'\n");
+  const auto latin = lancet(train + "\"$(printf '/tmp/caf\\351')\"");  // e acute in Latin-1
+  CHECK(latin.code == 2);
+  CHECK(latin.output ==
+        "error: log.run_dir (--run-dir): expected a name in UTF-8 without control characters, found "
+        "'/tmp/caf\\xe9'\n");
   const auto missing = lancet("eval --data x --from \"$(printf 'no\\nrun')\"");
   CHECK(missing.code != 0);
   CHECK(missing.lines_with("") == 1);

@@ -136,6 +136,14 @@ TEST_CASE("An id outside the vocabulary is an error with its position") {
   CHECK_THAT(error_of(file.read(1, two)), Contains("expected ids below 49999, found 49999 at token 2"));
 }
 
+TEST_CASE("A file's vocabulary may be smaller than the model's and not larger") {
+  const Folder folder;
+  write(folder / "t", {1, 2, 3}, 50000);
+  CHECK(value(TokenFile::open(folder / "t", 50304)).vocab_size() == 50000);
+  CHECK_THAT(error_of(TokenFile::open(folder / "t", 49999)),
+             Contains("expected a vocabulary of at most model.vocab_size = 49999 ids, found one of 50000"));
+}
+
 TEST_CASE("llm.c's token files are read") {
   const Folder folder;
   std::string gpt2(1024, '\0');
@@ -153,10 +161,12 @@ TEST_CASE("llm.c's token files are read") {
   spit(folder / "llama", llama);
   const TokenFile a = value(TokenFile::open(folder / "gpt2")), b = value(TokenFile::open(folder / "llama"));
   CHECK(all(a) == Ids{50256, 0, 1000});
-  CHECK(a.vocab_size() == 50257);
+  CHECK(value(TokenFile::open(folder / "gpt2", 50304)).vocab_size() == 50304);
+  Ids one(1);
+  CHECK_THAT(error_of(value(TokenFile::open(folder / "gpt2", 50256)).read(0, one)),
+             Contains("expected ids below 50256, found 50256 at token 0"));
   CHECK(a.tokenizer_hash() == 0);
   CHECK(all(b) == Ids{128255, 0, 70000});
-  CHECK(b.vocab_size() == 128256);
   CHECK(b.bytes_per_token() == 4);
 
   put(gpt2, 4, std::int32_t{2});

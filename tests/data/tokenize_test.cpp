@@ -1,5 +1,11 @@
 #include "lancet/data/tokenize.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "lancet/data/token_file.h"
 #include "support.h"
 
@@ -24,10 +30,10 @@ Ids ids_in(const std::filesystem::path& path) {
   return ids;
 }
 
-// Those of a text and of its end.
+// Those of a text and of its end, which it may have already.
 Ids ids_of(const Tokenizer& tokenizer, std::string_view text) {
   Ids ids = value(tokenizer.encode(text));
-  ids.push_back(tokenizer.eos());
+  if (ids.back() != tokenizer.eos()) ids.push_back(tokenizer.eos());
   return ids;
 }
 
@@ -72,17 +78,61 @@ TEST_CASE("A text without a position to cut at is one chunk") {
   }
 }
 
-TEST_CASE("Each file ends with the end-of-text token") {
+TEST_CASE("Each file ends with the end-of-text token, once") {
   const Folder folder;
   const Tokenizer tokenizer = english_tokenizer();
   spit(folder / "a", "one\n");
-  spit(folder / "b", "two<|endoftext|>");  // which is text
-  const auto result = value(tokenize_files({folder / "a", folder / "b"}, tokenizer, folder / "out"));
-  Ids expected = ids_of(tokenizer, "one\n");
-  const Ids second = ids_of(tokenizer, "two<|endoftext|>");
-  expected.insert(expected.end(), second.begin(), second.end());
-  CHECK(ids_in(folder / "out") == expected);
-  CHECK(result.train_tokens == expected.size());
+  TokenizeOptions options;
+  options.chunk_bytes = GENERATE(std::size_t(4), std::size_t(1000));
+  for (const SpecialTokens special : {SpecialTokens::ids, SpecialTokens::text}) {
+    options.special = special;
+    const std::string text = "two<|endoftext|>\nthree<|endoftext|> \n";
+    spit(folder / "b", text);
+    const auto result = value(tokenize_files({folder / "a", folder / "b"}, tokenizer, folder / "out", options));
+    Ids expected = ids_of(tokenizer, "one\n");
+    const Ids second = value(tokenizer.encode(text, special));
+    expected.insert(expected.end(), second.begin(), second.end());
+    if (special == SpecialTokens::text) expected.push_back(tokenizer.eos());
+    CHECK(ids_in(folder / "out") == expected);
+    CHECK(std::ranges::count(expected, tokenizer.eos()) == (special == SpecialTokens::ids ? 3 : 2));
+    CHECK(result.train_tokens == expected.size());
+  }
+}
+
+TEST_CASE("Chunks do not cut a special token with spaces") {
+  const Folder folder;
+  succeed(english_tokenizer().save(folder / "tok"));
+  spit(folder / "tok/added_tokens.json", R"({"<the end>": 500, "<the end> of": 501})");
+  const Tokenizer tokenizer = value(Tokenizer::load(folder / "tok"));
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "one <the end> of two <the end> three <the en ";
+  spit(folder / "text", text);
+  const Ids expected = ids_of(tokenizer, text);
+  CHECK(std::ranges::count(expected, 501) == 100);
+  TokenizeOptions options;
+  for (options.chunk_bytes = 8; options.chunk_bytes < 60; ++options.chunk_bytes) {
+    value(tokenize_files({folder / "text"}, tokenizer, folder / "out", options));
+    REQUIRE(ids_in(folder / "out") == expected);
+  }
+}
+
+TEST_CASE("A line without a space takes a byte of memory a byte, and four a token") {
+  const Folder folder;
+  const Tokenizer tokenizer = english_tokenizer();
+  const std::size_t bytes = 8 << 20;
+  const auto peak_kb = [&](std::size_t size) {  // of a process of its own
+    std::string line;
+    while (line.size() < size) line += "onthering";
+    spit(folder / "text", line);
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(tokenize_files({folder / "text"}, tokenizer, folder / "out").ok() ? 0 : 1);
+    int status = -1;
+    rusage usage{};
+    REQUIRE(::wait4(child, &status, 0, &usage) == child);
+    REQUIRE(status == 0);
+    return usage.ru_maxrss;
+  };
+  CHECK(peak_kb(bytes) - peak_kb(100) < long(4 * bytes >> 10));
 }
 
 TEST_CASE("The last lines are held out") {

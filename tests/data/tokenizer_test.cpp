@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lancet/base/json.h"
+#include "lancet/base/utf8.h"
 #include "lancet/data/tokenize.h"
 #include "support.h"
 #include "text.h"
@@ -48,7 +49,7 @@ std::size_t reference_invalid(const std::string& s) {
 
 void check_against_reference(const Tokenizer& tokenizer, std::uint64_t seed) {
   const ReferenceBpe reference(tokenizer);
-  Encoder encoder(tokenizer);  // one encoder for all texts, so that its cache is tested too
+  Encoder encoder(tokenizer, SpecialTokens::text);  // one encoder for all texts, so that its cache is tested too
   Random random(seed);
   for (int round = 0; round < 300; ++round) {
     const std::string text = round % 3 == 0 ? random_english(random, 40) : random_known_text(random, random.below(200));
@@ -91,12 +92,12 @@ TEST_CASE("GPT-2's vocabulary gives GPT-2's ids") {
   CHECK(encode(*tokenizer, "") == Ids{});
 }
 
-TEST_CASE("The end of text is text where it is encoded") {
+TEST_CASE("A special token in a text is read as its id, or as letters") {
   const Tokenizer tokenizer = small_tokenizer();
   const TokenId eos = tokenizer.eos();
   CHECK(eos == tokenizer.vocab_size() - 1);
   const std::string text = "one<|endoftext|> two<|endoftext|>";
-  const Ids as_text = encode(tokenizer, text);
+  const Ids as_text = value(tokenizer.encode(text, SpecialTokens::text));
   CHECK(std::count(as_text.begin(), as_text.end(), eos) == 0);
   CHECK(value(tokenizer.decode(as_text)) == text);
   Ids expected = encode(tokenizer, "one");
@@ -105,6 +106,58 @@ TEST_CASE("The end of text is text where it is encoded") {
   expected.insert(expected.end(), two.begin(), two.end());
   expected.push_back(eos);
   CHECK(value(tokenizer.decode(expected)) == text);
+  CHECK(encode(tokenizer, text) == expected);
+}
+
+TEST_CASE("Files beside a vocabulary name added tokens and the tokens at which texts begin and end") {
+  const Folder folder;
+  succeed(small_tokenizer().save(folder.path()));  // 600 tokens, <|endoftext|> the last
+  const auto load = [&] { return value(Tokenizer::load(folder.path())); };
+  const auto ends = [&] {
+    const Tokenizer tokenizer = load();
+    return Ids(tokenizer.ends().begin(), tokenizer.ends().end());
+  };
+  spit(folder / "added_tokens.json", R"({"<s t>": 600, "<|endoftext|>": 599, "<s t>é": 601})");
+  CHECK(load().vocab_size() == 602);
+  CHECK(encode(load(), "a<s t><s t>é<|endoftext|>") == Ids{encode(load(), "a")[0], 600, 601, 599});  // the longest
+  CHECK(encode(load(), "<s t") == value(load().encode("<s t", SpecialTokens::text)));
+  spit(folder / "tokenizer_config.json",
+       R"({"added_tokens_decoder": {"602": {"content": "</s>", "special": true}}, "eos_token": {"content": "</s>"},
+           "bos_token": "<s t>"})");
+  CHECK(load().vocab_size() == 603);
+  CHECK(ends() == Ids{602});
+  CHECK(load().eos() == 602);
+  CHECK(load().bos() == 600);
+  spit(folder / "config.json", R"({"bos_token_id": 601, "eos_token_id": 601})");
+  CHECK(ends() == Ids{601});
+  CHECK(load().bos() == 601);
+  spit(folder / "generation_config.json", R"({"eos_token_id": [700, 600]})");  // 700: embeddings may be larger
+  CHECK(ends() == Ids{700, 600});
+  CHECK(load().eos() == 600);
+  CHECK(load().bos() == 601);
+  CHECK(load().bytes(700).empty());
+  spit(folder / "generation_config.json", R"({"eos_token_id": "</s>"})");
+  CHECK_THAT(error_of(Tokenizer::load(folder.path())),
+             Catch::Matchers::Contains("eos_token_id: expected an id or a list of ids, found \"</s>\""));
+  std::filesystem::remove(folder / "generation_config.json");
+  spit(folder / "config.json", R"({"bos_token_id": 50256, "eos_token_id": 50256})");  // a default of GPT-2's size
+  std::filesystem::remove(folder / "tokenizer_config.json");
+  CHECK(ends() == Ids{50256, 599});
+  CHECK(load().eos() == 599);
+  CHECK(load().bos() == 599);
+  spit(folder / "added_tokens.json", R"({"<s>": 601})");
+  CHECK_THAT(error_of(Tokenizer::load(folder.path())),
+             Catch::Matchers::Contains("added_tokens.json: expected added tokens with the ids from 600 on, found 601"));
+  spit(folder / "added_tokens.json", R"({"<s>": 5})");
+  CHECK_THAT(error_of(Tokenizer::load(folder.path())),
+             Catch::Matchers::Contains("expected an id of its own for the added token '<s>', found '5'"));
+}
+
+TEST_CASE("A folder with tokenizer.json alone is refused by that name") {
+  const Folder folder;
+  spit(folder / "tokenizer.json", "{}");
+  CHECK(error_of(Tokenizer::load(folder.path())) ==
+        folder.path().string() + ": expected vocab.json and merges.txt, found tokenizer.json, which is not read");
 }
 
 TEST_CASE("Encoding equals the published algorithm") { check_against_reference(small_tokenizer(), 1); }
@@ -117,12 +170,22 @@ TEST_CASE("Words too long for the scanning merge give the same merges") {
   const Tokenizer tokenizer = small_tokenizer();
   const ReferenceBpe reference(tokenizer);
   Random random(5);
+  std::string word;
   for (const std::size_t length : {63u, 64u, 65u, 255u, 256u, 257u, 900u}) {
-    std::string word;
+    word.clear();
     while (word.size() < length) word += "theringonatlomati"[random.below(17)];
     REQUIRE(encode(tokenizer, word) == reference.encode(word));
     REQUIRE(encode(tokenizer, std::string(length, 'a')) == reference.encode(std::string(length, 'a')));
   }
+  for (const std::string letters : {"acgt", "aaaaaaaaat", "theringonatlomati"}) {
+    word.clear();
+    while (word.size() < 5000) word += letters[random.below(letters.size())];
+    REQUIRE(encode(tokenizer, word) == reference.encode(word));
+  }
+  // Tokens as long as a block.
+  const Tokenizer repeats = value(train_tokenizer(std::string(20000, 'a') + std::string(3000, 'b'), {}));
+  const std::string run_of_both = std::string(3001, 'a') + std::string(1003, 'b');
+  REQUIRE(encode(repeats, run_of_both) == ReferenceBpe(repeats).encode(run_of_both));
   // A megabyte without a space takes only a moment.
   const std::string run(1 << 20, 't');
   CHECK(value(tokenizer.decode(encode(tokenizer, run))) == run);

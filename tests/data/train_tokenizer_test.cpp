@@ -114,6 +114,8 @@ TEST_CASE("The end-of-text token is not part of training") {
   const Tokenizer tokenizer = value(train_tokenizer(text, options));
   CHECK(merges_of(tokenizer) == std::vector<std::pair<std::string, std::string>>{{"a", "b"}});
   CHECK(tokenizer.vocab_size() == 258);  // no more pairs worth a merge
+  options.special = SpecialTokens::text;
+  CHECK(value(train_tokenizer(text, options)).vocab_size() > 258);
 }
 
 TEST_CASE("Texts and sizes that training cannot handle are errors") {

@@ -172,9 +172,10 @@ TEST_CASE("a tokenizer of another vocabulary is refused for every source of toke
   config.train.seq_len = length;
   config.train.micro_batch_size = 1;
   config.model.experts_per_rank = 2;
+  config.model.vocab_size = 256;
   config.data.tokenizer = tok;
   const std::string expected =
-      "data.tokenizer: expected a vocabulary of model.vocab_size = 50257 ids in " + tok + ", found one of 257";
+      "data.tokenizer: expected a vocabulary of at most model.vocab_size = 256 ids in " + tok + ", found one of 257";
   SECTION("synthetic tokens") {
     config.data.synthetic = true;
     config.train.sample_tokens = 3;  // the tokenizer is needed only for samples

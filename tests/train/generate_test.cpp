@@ -6,6 +6,7 @@
 #include <set>
 
 #include "good.h"
+#include "lancet/base/utf8.h"
 #include "lancet/data/tokenizer.h"
 #include "lancet/models/generate.h"
 #include "lancet/planner/from_config.h"
@@ -164,7 +165,7 @@ TEST_CASE("generation ends at the end of text or after the number of tokens") {
 
   decoder->forget();
   models::GenerateOptions until = options;
-  until.end_of_text = six[3];
+  until.ends = {six[3]};
   const auto cut = generated(*decoder, prompt, until, models::Ending::end_of_text);
   CHECK(cut == std::vector<std::int32_t>(six.begin(), std::find(six.begin(), six.end(), six[3])));
 
@@ -299,7 +300,7 @@ TEST_CASE("the sample is logged as valid UTF-8") {
   REQUIRE(test::train_run(config, 1).code == ExitCode::done);
   CHECK(log.count("sample: The caf\xc3\xa9 ") == 1);
   CHECK(log.text().find("\xef\xbf\xbd") != std::string::npos);
-  CHECK(data::replace_invalid_utf8(log.text()) == log.text());
+  CHECK(replace_invalid_utf8(log.text()) == log.text());
 }
 
 TEST_CASE("stages: the sample of a run is the text of one rank") {

@@ -19,6 +19,7 @@
 #include "host_accelerator.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/token_file.h"
+#include "lancet/data/tokenize.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/models/loaded_model.h"
 #include "lancet/planner/from_config.h"
@@ -226,6 +227,18 @@ TEST_CASE("files with and without prefix, with old buffers, a tied head, and in 
                  file.bytes["lm_head.weight"] = file.bytes["wte.weight"];
                }),
        0);
+  // The same function and the same head under other names.
+  same(Changed(
+           "gpt2",
+           [](File& file) {
+             file.tensors.push_back({"lm_head.weight", "F32", file["wte.weight"].shape});
+             file.bytes["lm_head.weight"] = file.bytes["wte.weight"];
+           },
+           [](nlohmann::json& config) {
+             config["tie_word_embeddings"] = false;
+             config["activation_function"] = "gelu_pytorch_tanh";
+           }),
+       0);
   auto narrow = [](const char* dtype, const std::function<std::uint16_t(float)>& f) {
     return [=](File& file) {
       for (auto& tensor : file.tensors) {
@@ -344,6 +357,27 @@ TEST_CASE("an export needs a new folder and removes its files on failure") {
   check_error(export_hugging_face(model.config.model, model.store, folder / "out", options).error(), ExitCode::data,
               {"vocab.json"});
   CHECK(folder.names().size() == size);
+}
+
+TEST_CASE("an export names the tokens at which texts begin and end, whichever file of the tokenizer did") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2"));
+  const std::string tok = folder / "tok", out = folder / "out";
+  REQUIRE(data::train_tokenizer("a text", {.vocab_size = 257, .progress = {}})->save(tok).ok());
+  std::ofstream(tok + "/config.json") << R"({"eos_token_id": [256, 65], "bos_token_id": 66, "n_layer": 1})";
+  std::ofstream(tok + "/generation_config.json") << R"({"temperature": 0.5})";
+  std::ofstream(tok + "/added_tokens.json") << R"({"<pad>": 257})";
+  const HuggingFaceExport options{.bounds = {66, {256, 65}}, .tokenizer = tok};
+  REQUIRE(export_hugging_face(model.config.model, model.store, out, options).ok());
+  const auto written = test::json_in(text(out + "/generation_config.json"));
+  CHECK(written == test::json_in(R"({"temperature": 0.5, "bos_token_id": 66, "eos_token_id": [256, 65]})"));
+  const auto config = test::json_in(text(out + "/config.json"));
+  CHECK(config["eos_token_id"] == test::json_in("[256, 65]"));
+  CHECK(config["bos_token_id"] == 66);
+  const auto again = data::Tokenizer::load(out);
+  REQUIRE(again.ok());
+  CHECK(again->vocab_size() == 258);
+  CHECK(std::ranges::equal(again->ends(), std::vector<data::TokenId>{256, 65}));
 }
 
 TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the same loss") {

@@ -12,6 +12,7 @@
 #include "temporary_folder.h"
 #include "train/meshes.h"
 #include "train/rank_state.h"
+#include "train/runs.h"
 #include "train/support.h"
 
 namespace lancet {
@@ -175,6 +176,28 @@ TEST_CASE("nothing is found in a sound step") {
   });
   INFO((status.ok() ? "" : status.error().message));
   CHECK(status.ok());
+}
+
+TEST_CASE("a held-out loss that is not finite is a warning, and at the end an error, once all is saved") {
+  const test::TemporaryFolder folder;
+  auto config = test::config_with_files(folder, "run");
+  config.train.lr = 1e30;  // the first step is sound, and its update ruins the weights
+  config.train.eval_interval = 1;
+  config.train.steps = 1;
+  for (const bool resumes : {false, true}) {
+    const test::LogCapture log;
+    const Error error = test::train_run(config, 2);
+    CHECK(error.code == ExitCode::numerical);
+    CHECK(error.message == "step 1: expected a finite held-out loss, found nan");
+    CHECK(log.count("step 1 | held-out loss nan of 64 sequences | perplexity nan") == 2);
+    CHECK(log.count("resume     after step 1") == (resumes ? 2 : 0));
+  }
+  CHECK(test::manifest_in(folder / "run", 1).step == 1);
+  config.train.steps = 2;
+  const test::LogCapture log;
+  CHECK(test::train_run(config, 2).message.starts_with("step 2: expected a finite loss and gradient norm, "));
+  CHECK(log.count("warning: step 1: expected a finite held-out loss, found nan") == 1);
+  CHECK(log.count("-nan") == 0);
 }
 
 TEST_CASE("too many skipped steps end the run, and its checkpoints of sound steps stay") {

@@ -15,6 +15,21 @@ namespace {
 namespace fs = std::filesystem;
 using namespace test;
 
+// Synthetic tokens; rank 1 cannot read the batch of the step after `last`.
+class EndingBatches final : public data::Batches {
+ public:
+  EndingBatches(const config::Config& config, comm::Communicator& world, std::int64_t last)
+      : sound_(data::training_batches(config, {}, world.rank(), world.size()).value()),
+        last_(world.rank() == 1 ? last : config.train.steps) {}
+  Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
+    return step == last_ ? data_error("injected: found the end") : sound_->fill(step, micro, inputs, targets);
+  }
+
+ private:
+  const std::unique_ptr<data::Batches> sound_;
+  const std::int64_t last_;
+};
+
 }  // namespace
 
 TEST_CASE("a signal on one rank stops all") {
@@ -64,6 +79,69 @@ TEST_CASE("an evaluation is stopped at once on all ranks, and the run resumes fr
   CHECK(losses(folder / "run") == losses(folder / "whole"));
   REQUIRE(held_out_losses(folder / "whole").size() == 2);
   CHECK(held_out_losses(folder / "run") == held_out_losses(folder / "whole"));
+}
+
+TEST_CASE("a batch that one rank cannot read stops all of them, and what was trained is saved") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "whole");
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
+  config.log.run_dir = folder / "run";
+  const std::int64_t last = GENERATE(1, 3);
+  config.train.save_interval = GENERATE(3, 100);  // step 3 is being saved already, or is not
+  std::array<Error, 2> errors;
+  REQUIRE(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+            EndingBatches batches(config, world, last);
+            const Status status = train::train(config, world, {.local_ranks = 2, .batches = &batches});
+            if (!status.ok()) errors[std::size_t(world.rank())] = status.error();
+            return {};
+          }).ok());
+  for (const Error& error : errors) {
+    CHECK(error.code == ExitCode::data);
+    CHECK(error.agreed);
+    CHECK(error.message == "saved and stopped after step " + std::to_string(last) +
+                               " of 6 (rank 1: injected: found the end); the same command resumes from there");
+  }
+  CHECK(manifest_in(folder / "run", last).step == last);
+  CHECK(losses(folder / "run").size() == std::size_t(last));
+  REQUIRE(train_run(config, 2).code == ExitCode::done);
+  CHECK(losses(folder / "run") == losses(folder / "whole"));
+}
+
+TEST_CASE("a last evaluation that cannot be read loses no step") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "run");
+  config.data.eval = folder / "eval.bin";
+  fs::copy_file(config.data.train, config.data.eval);
+  const auto bytes = fs::file_size(config.data.eval);
+  int polls = 0;
+  train::TrainerOptions options;
+  options.interrupted = [&] {  // the last poll of the steps
+    if (++polls == 6) fs::resize_file(config.data.eval, bytes - 1000);
+    return false;
+  };
+  const Error error = train_run(config, 1, options);
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message == "saved and stopped after step 6 of 6 (" + config.data.eval + ": expected " +
+                             std::to_string(bytes) +
+                             " bytes, found fewer: the file was cut while it was in use); the same command resumes "
+                             "from there");
+  CHECK(manifest_in(folder / "run", 6).step == 6);
+  CHECK(held_out_losses(folder / "run").empty());
+  fs::copy_file(config.data.train, config.data.eval, fs::copy_options::overwrite_existing);
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
+  CHECK(held_out_losses(folder / "run").size() == 1);
+}
+
+TEST_CASE("the ids of an evaluation are checked before the first step") {
+  const TemporaryFolder folder;
+  auto config = config_with_files(folder, "run");
+  config.data.eval = folder / "eval.bin";
+  fs::copy_file(config.data.train, config.data.eval);
+  std::fstream(config.data.eval, std::ios::binary | std::ios::in | std::ios::out).seekp(64 + 2 * 1000).write("C\0", 2);
+  const Error error = train_run(config, 2);
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message.ends_with(config.data.eval + ": expected ids below 67, found 67 at token 1000"));
+  CHECK_FALSE(fs::exists(folder / "run/metrics.jsonl"));
 }
 
 TEST_CASE("the generation of the final text is stopped at once") {

@@ -34,6 +34,20 @@ LANCET_HD float fused_f32(float a, float b, float c) {
 #endif
 }
 
+// a * b, rounded. g++ and nvcc may fuse a product with the sum that takes it, even in another statement; this one they
+// do not. So a score minus the largest of equal scores is 0, where a fused one is the product's rounding error, whose
+// exponential overflows for scores above 5e9. A vector or a float.
+template <class F>
+LANCET_HD F rounded_product(F a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  F product = a * b;
+  asm("" : "+m"(product));
+  return product;
+#endif
+}
+
 // e^x. Below -87.3 the result is 0 (no denormals), above 88.3 infinity; NaN stays NaN.
 LANCET_HD float exp_f32(float x) {
   const float clamped = x < -87.3f ? -87.3f : (x > 88.3f ? 88.3f : x);

@@ -38,7 +38,7 @@ SequenceOrder training_order(const config::Config& config, int rank, int ranks, 
 SequenceOrder evaluation_order(const config::Config& config, int rank, int ranks);
 
 // The tokenizer in the folder data.tokenizer; empty if the config names none. Data errors: it cannot be read, its
-// vocabulary is not model.vocab_size, train.sample_prompt cannot be encoded.
+// vocabulary is larger than model.vocab_size, train.sample_prompt cannot be encoded.
 Result<std::optional<Tokenizer>> load_tokenizer(const config::Config& config);
 
 // The tokenizer of the training tokens: the one that data.train names, or else data.tokenizer. Unknown: synthetic
@@ -65,7 +65,7 @@ struct Evaluation {
   std::int64_t sequences = 0;
 };
 // Empty if the config names no evaluation file. tokenizer: expected of the file. Data errors: the file, its vocabulary
-// or tokenizer; fewer sequences than a group has, where experts choose.
+// or tokenizer; an id in this rank's windows that is no token; fewer sequences than a group has, where experts choose.
 Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, const TokenizerId& tokenizer,
                                                      int rank, int ranks);
 

@@ -12,10 +12,11 @@
 //        64     the tokens, up to the end of the file
 //
 // The reader also accepts llm.c's files: a header of 256 int32 (magic, version, tokens), then u16 ids (magic 20240520,
-// version 1, GPT-2's 50257 ids) or u32 ids (magic 20240801, version 7, Llama 3's 128256).
+// version 1) or u32 ids (magic 20240801, version 7). They do not say how large their vocabulary is.
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -29,12 +30,13 @@ namespace lancet::data {
 // A file mapped read-only. Threads share one; a copy shares the mapping. Do not shrink the file while it is open.
 class TokenFile {
  public:
-  // Data errors: no such file, an empty file or one of another format, an unknown version or width, a damaged header, a
-  // size that disagrees with the header.
-  static Result<TokenFile> open(const std::filesystem::path& path);
+  // vocab_size: read() refuses ids from it on. Data errors: no such file, an empty file or one of another format, an
+  // unknown version or width, a damaged header, a size that disagrees with the header, a larger vocabulary in it.
+  static Result<TokenFile> open(const std::filesystem::path& path,
+                                int vocab_size = std::numeric_limits<std::int32_t>::max());
 
-  std::uint64_t size() const;  // tokens
-  int vocab_size() const;
+  std::uint64_t size() const;            // tokens
+  int vocab_size() const;                // every id that read() returns is below it
   int bytes_per_token() const;           // 2 or 4
   std::uint64_t tokenizer_hash() const;  // 0: unknown (llm.c's files)
   const std::filesystem::path& path() const;

@@ -1,6 +1,6 @@
 // Encodes text files to token files, in bounded memory and on several threads. The ids do not depend on the chunk size
-// or the number of threads: they equal those of encoding each file as one text, and <|endoftext|>, if the vocabulary
-// has it, ends each file.
+// or the number of threads: they equal those of encoding each file as one text. Tokenizer::eos(), if there is one, ends
+// each file: it is appended unless nothing but white space follows the last one in the file.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@ struct TokenizeOptions {
   // line. Each part is encoded as a separate text.
   double eval_fraction = 0;
   std::filesystem::path eval_out;
+  SpecialTokens special = SpecialTokens::ids;
   int threads = 1;
   std::size_t chunk_bytes = std::size_t{4} << 20;         // a chunk without a safe cut grows
   std::function<void(const TokenizeProgress&)> progress;  // from the calling thread, once per round of chunks
@@ -40,10 +41,11 @@ Result<TokenizeResult> tokenize_files(const std::vector<std::filesystem::path>& 
 
 // Trains a byte-level BPE: repeatedly merges the most frequent pair of neighbouring tokens within GPT-2's pre-tokens.
 // Deterministic: among equally frequent pairs it takes the smallest (left id, then right id). "<|endoftext|>" in a text
-// ends a document and is not counted.
+// ends a document and is not counted, unless it is read as text.
 struct TrainTokenizerOptions {
   int vocab_size = 8192;       // 256 bytes, merges, and <|endoftext|> as the last id; at least 257
   std::int64_t min_count = 2;  // a pair that occurs less often is not merged
+  SpecialTokens special = SpecialTokens::ids;
   std::function<void(int merges, int wanted)> progress;  // every 256 merges
 };
 

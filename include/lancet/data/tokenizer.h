@@ -17,34 +17,51 @@ namespace lancet::data {
 
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
+// How the special tokens that a text names are read: each as its id, or as the letters of its name. A token is special
+// if no merge makes it and it is more than one byte, or if it ends a text.
+enum class SpecialTokens { ids, text };
+
+// The tokens that begin a text, and at which it ends. Ids without a token are allowed.
+struct TextBounds {
+  TokenId begin = -1;  // -1: the first of `ends`
+  std::vector<TokenId> ends;
+};
+
 struct TokenizerTables;
 
 // Immutable: threads share one. A copy shares its tables.
 class Tokenizer {
  public:
-  // Reads `folder`/vocab.json and `folder`/merges.txt. Data errors: a file that is missing or malformed (with its
-  // line), ids that are not 0..n-1, a byte without a token, a merge whose parts or result have no token, a token whose
-  // merge is missing. Tokens in <> or [], and those of `folder`/added_tokens.json if it exists, need no merge.
+  // Reads `folder`/vocab.json and `folder`/merges.txt, and where they exist
+  // - added tokens, which need no merge and may follow those of vocab.json: added_tokens.json, and added_tokens_decoder
+  //   of tokenizer_config.json. Tokens in <> or [] need no merge either;
+  // - bounds of texts: generation_config.json, config.json, tokenizer_config.json, of which the first that names one
+  //   counts.
+  // Data errors: a file that is missing or malformed (with its line), ids that are not 0..n-1, a byte without a token,
+  // a merge whose parts or result have no token, a token whose merge is missing.
   static Result<Tokenizer> load(const std::filesystem::path& folder);
 
-  // tokens: the bytes of each id. Every single byte must be a token; "<|endoftext|>", the special token, may be one.
-  // Data errors: see load().
-  static Result<Tokenizer> make(std::vector<std::string> tokens, std::vector<Merge> merges);
+  // tokens: the bytes of each id. Every single byte must be a token. "<|endoftext|>", if it is a token, ends texts
+  // unless a token of bounds.ends does. Data errors: see load().
+  static Result<Tokenizer> make(std::vector<std::string> tokens, std::vector<Merge> merges, TextBounds bounds = {});
 
   // Writes vocab.json and merges.txt in GPT-2's format, each completely or not at all; creates the folder.
   Status save(const std::filesystem::path& folder) const;
 
-  // "<|endoftext|>" in a text is text. An Encoder is faster for many texts, since it has a cache. Data error: text is
-  // not UTF-8 (with the byte's offset).
-  Result<std::vector<TokenId>> encode(std::string_view text) const;
+  // Of special tokens that begin at one byte the longest is read. An Encoder is faster for many texts, since it has a
+  // cache. Data error: text is not UTF-8 (with the byte's offset).
+  Result<std::vector<TokenId>> encode(std::string_view text, SpecialTokens special = SpecialTokens::ids) const;
 
   // The concatenated bytes of the ids. They may end inside a UTF-8 character, since a character can span tokens (see
   // complete_utf8). Data error: an id outside the vocabulary.
   Result<std::string> decode(std::span<const TokenId> ids) const;
-  std::string_view bytes(TokenId id) const;  // of one token; id is in [0, vocab_size)
+  std::string_view bytes(TokenId id) const;  // of one token; none from vocab_size() on: embeddings may be larger
 
   int vocab_size() const;
-  TokenId eos() const;                    // the id of <|endoftext|>; -1 if the vocabulary has none
+  TokenId bos() const;                    // begins a text; -1: none
+  TokenId eos() const;                    // ends a text of the training data, and is one of ends(); -1: none
+  std::span<const TokenId> ends() const;  // at which generation stops
+  std::span<const TokenId> special() const;
   std::uint64_t hash() const;             // of tokens and merges; tokenizers with equal hashes encode alike
   std::span<const Merge> merges() const;  // by rank
 
@@ -64,7 +81,7 @@ Status check_same(const TokenizerId& expected, const TokenizerId& found);
 // Encodes texts and caches the ids of pre-tokens (bounded memory). Used by one thread at a time.
 class Encoder {
  public:
-  explicit Encoder(const Tokenizer& tokenizer);
+  explicit Encoder(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::ids);
   ~Encoder();
   Encoder(Encoder&&) noexcept;
   Encoder& operator=(Encoder&&) noexcept;
@@ -77,11 +94,5 @@ class Encoder {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// The length of the longest prefix of `bytes` that does not end inside a UTF-8 character: generated text can be printed
-// up to there.
-std::size_t complete_utf8(std::string_view bytes);
-// Replaces each byte that is not part of a valid character by U+FFFD.
-std::string replace_invalid_utf8(std::string_view bytes);
 
 }  // namespace lancet::data

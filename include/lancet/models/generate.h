@@ -103,7 +103,7 @@ class TokenPicker {
 struct GenerateOptions {
   SamplingOptions sampling = {};
   std::int64_t max_tokens = 0;
-  std::int32_t end_of_text = -1;  // the token that ends the text; -1: none
+  std::vector<std::int32_t> ends = {};  // the tokens that end the text
   // True: at the window's end, reads its last half again and continues. False: stops there.
   bool slide = false;
 };
@@ -111,7 +111,7 @@ struct GenerateOptions {
 enum class Ending { max_tokens, end_of_text, window };
 
 // Reads the prompt (at least one token, fewer than fit the window), draws tokens and calls each(token) for all but
-// end_of_text. Collective if the decoder is; every rank draws the same tokens.
+// `ends`. Collective if the decoder is; every rank draws the same tokens.
 Result<Ending> generate(Decoder& decoder, std::span<const std::int32_t> prompt, const GenerateOptions& options,
                         const std::function<Status(std::int32_t)>& each);
 

@@ -10,6 +10,7 @@
 #include "lancet/base/dtype.h"
 #include "lancet/base/result.h"
 #include "lancet/config/config.h"
+#include "lancet/data/tokenizer.h"
 #include "lancet/runtime/tensor_store.h"
 
 namespace lancet::models {
@@ -21,8 +22,8 @@ Result<runtime::TensorStore> make_whole_store(const config::Model& model);
 struct HuggingFaceExport {
   DType dtype = DType::f32;                             // of the file's tensors: f32 or bf16
   std::int64_t shard_bytes = 5'000'000'000;             // most bytes of a file, unless a single tensor has more
-  std::optional<std::int32_t> end_of_text = {};         // the tokenizer's id
-  std::optional<std::filesystem::path> tokenizer = {};  // folder whose vocab.json and merges.txt are copied
+  data::TextBounds bounds = {};                         // the tokenizer's
+  std::optional<std::filesystem::path> tokenizer = {};  // folder whose files are copied (run::copy_tokenizer)
 };
 
 // The model of a config as exports describe it: where experts choose among the tokens of a group, the number of the

@@ -107,6 +107,9 @@ Status save_model(
     const std::optional<ModelTokenizer>& tokenizer,
     const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {});
 
+// Config error: a name of a run's folder that its config.json and the log's lines cannot hold.
+Status check_run_name(std::string_view field, const std::string& run);
+
 // Checks, before a long job starts, that a new folder `out` of about `bytes` bytes can be created. Config error: it
 // exists and is not empty. Data errors: the parent folder cannot be written, or its disk has less free space.
 Status check_new_folder(const std::filesystem::path& out, std::int64_t bytes);
@@ -127,7 +130,9 @@ class NewFolder {
       : target_(std::move(target)), temporary_(std::move(temporary)) {}
   std::filesystem::path target_, temporary_;
 };
-// Copies vocab.json, merges.txt and, if there is one, added_tokens.json.
+// Copies vocab.json, merges.txt and, where they exist, the files beside them that describe the tokenizer and
+// generation. generation_config.json of the copy names the tokens at which texts begin and end, whichever file of
+// `from` does.
 Status copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace lancet::run

@@ -47,8 +47,12 @@ class Saver {
   // Collective; sum: progress() over all ranks. Starts the next phase once all ranks have ended this one. A failed save
   // is logged as a warning.
   Status proceed(float sum);
+  bool is_under_way() const { return phase_ != Phase::idle; }
   // Collective: waits until no save is under way.
   Status finish();
+  // Not collective, for a rank that cannot reach the others any more: waits until rank 0 has made the files that all
+  // ranks have written a checkpoint, if it had begun to.
+  void finish_commit() const;
 
   const std::optional<Error>& last_failure() const { return failure_; }  // of the last save; empty if it succeeded
 

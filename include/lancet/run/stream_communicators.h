@@ -36,7 +36,6 @@ class Streams {
   // Options for an executor of this rank, which has its own arena. This object outlives the executor.
   runtime::ExecutorOptions executor_options(int threads) const;
   comm::DeviceCommunicator* on_device(ir::Stream stream) const;  // of all ranks; null on the CPU and for a single rank
-  void abort(const std::string& why);  // ends all waits on a stream with an error that holds `why`
 
  private:
   // A group of ranks with communicators of its own, or those of all ranks.

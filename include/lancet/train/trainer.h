@@ -58,6 +58,9 @@ class Trainer {
   enum class Border : std::uint8_t { closed, open };
   virtual Result<run::StepRecord> step(std::int64_t step, Border border) = 0;
   Result<run::StepRecord> step(std::int64_t step) { return this->step(step, Border::closed); }
+  // Not collective: reads what this rank needs first of the batch of `step`, so that step() need not. Made on all ranks
+  // without an error, or on none. Data error: it cannot be read.
+  virtual Status read(std::int64_t step) = 0;
   // Requests that the last run of the next step times every instruction (runtime::Executor::time_next_run).
   virtual void time_next_step() = 0;
   // True if the last step has left something (run::StepRecord::is_norm_known: whether also its norm).
@@ -74,7 +77,8 @@ class Trainer {
   virtual const checkpoint::LoadHistory& load() const = 0;              // for checkpoints; as at first: nothing to keep
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // the config's, if it names one
   virtual std::int64_t evaluation_sequences() const = 0;  // that evaluate() covers; 0: the config names no evaluation
-  // Mean loss over the evaluation batches; empty if the config names none, or if any rank was interrupted.
+  // Mean loss over the evaluation batches; empty if the config names none, or if any rank was interrupted. Data error,
+  // on all ranks: a batch cannot be read.
   virtual Result<std::optional<double>> evaluate() = 0;
   // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by
   // seed). Empty if any rank was interrupted.

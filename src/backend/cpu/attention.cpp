@@ -123,9 +123,9 @@ LANCET_HD void put_keys(typename Packing<T>::Unit* packed, std::int64_t key, con
 // x = exp(x * scale - shift) for a row of a block. The copies tell the compiler that the arrays do not overlap.
 LANCET_HD void exp_row(float* x, float scale, const float (&shift)[kQueries]) {
   float y[kQueries], by[kQueries];
-  memcpy(y, x, sizeof y);
+  for (int v = 0; v < kQueries; v += kLanes) simd::store(y + v, rounded_product(simd::load(x + v), scale));
   memcpy(by, shift, sizeof by);
-  for (int i = 0; i < kQueries; ++i) y[i] = exp_f32(y[i] * scale - by[i]);
+  for (int i = 0; i < kQueries; ++i) y[i] = exp_f32(y[i] - by[i]);
   memcpy(x, y, sizeof y);
 }
 
@@ -201,7 +201,7 @@ class Forward {
     for (std::int64_t j = 0; j < keys; ++j)
       for (int v = 0; v < 2; ++v) most[v] = simd::max(most[v], simd::load(scores_ + j * kQueries + v * kLanes));
     alignas(64) float top[kQueries], sum[kQueries];
-    for (int v = 0; v < 2; ++v) simd::store(top + v * kLanes, most[v] * x_.scale);
+    for (int v = 0; v < 2; ++v) simd::store(top + v * kLanes, rounded_product(most[v], x_.scale));
     F32 sums[2] = {};
     for (std::int64_t j = 0; j < keys; j += 2) {
       float* first = scores_ + j * kQueries;

@@ -4,12 +4,14 @@
 // the member's index, so results do not depend on timing.
 #include "lancet/backend/cpu/parallel.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -62,12 +64,15 @@ thread_local bool in_region = false;
 class Team {
  public:
   explicit Team(int members) {
-    for (int member = 1; member < members; ++member) helpers_.emplace_back([this, member] { help(member); });
+    int member = 1;
+    try {
+      for (; member < members; ++member) helpers_.emplace_back([this, member] { help(member); });
+    } catch (const std::system_error& error) {
+      stop();
+      throw std::system_error(error.code(), fmt::format("thread {} of the {} that compute", member + 1, members));
+    }
   }
-  ~Team() {
-    stopping_ = true;
-    publish();
-  }
+  ~Team() { stop(); }
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
@@ -85,6 +90,10 @@ class Team {
   }
 
  private:
+  void stop() {
+    stopping_ = true;
+    publish();
+  }
   void publish() {
     epoch_.fetch_add(1, std::memory_order_release);
     epoch_.notify_all();

@@ -395,6 +395,64 @@ TEST_CASE("keys shared by several blocks: any number of them, few rows and many,
     }
 }
 
+TEST_CASE("scores up to 1e17: attention gives the value of the largest, and its gradient that value alone") {
+  constexpr std::int64_t d = 12, rows = 40, positions = 600;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    INFO(name(dtype));
+    std::vector<GuardedTensor> decode;  // qkv, keys, values
+    for (const Shape& shape : {Shape{1, rows, 3 * d}, Shape{1, 1, positions, d}, Shape{1, 1, positions, d}})
+      fill_normal(decode.emplace_back(ir::TensorType{dtype, shape}), 5, decode.size());
+    const auto number = [&](const GuardedTensor& t, std::int64_t i) {
+      return double(dtype == DType::f32 ? t.as<float>()[i] : to_f32(t.as<bf16>()[i]));
+    };
+    const auto enlarge = [&](GuardedTensor& t, std::int64_t i) {
+      const float large = float(number(t, i)) * 0x1p27f;
+      if (dtype == DType::f32)
+        t.as<float>()[i] = large;
+      else
+        t.as<bf16>()[i] = from_f32<bf16>(large);
+    };
+    for (std::int64_t i = 0; i < rows * 3 * d; ++i)
+      if (i % (3 * d) < 2 * d) enlarge(decode[0], i);
+    for (std::int64_t i = 0; i < positions * d; ++i) enlarge(decode[1], i);
+    // The first largest of the scores of row i with `count` keys, which start at `at` and are `stride` elements apart.
+    const auto largest = [&](std::int64_t i, const GuardedTensor& keys, std::int64_t at, std::int64_t stride,
+                             auto count) {
+      std::vector<double> scores(std::size_t(count), 0.0);
+      for (std::int64_t j = 0; j < count; ++j)
+        for (std::int64_t c = 0; c < d; ++c)
+          scores[std::size_t(j)] += number(decode[0], i * 3 * d + c) * number(keys, at + j * stride + c);
+      return std::max_element(scores.begin(), scores.end()) - scores.begin();
+    };
+
+    const Outcome forward = run_emulated(ops::op("attention"), {decode[0]}, {{"heads", 1}}, 1);
+    GuardedTensor dout({dtype, {1, rows, d}});
+    fill_normal(dout, 5, 4);
+    const Outcome backward = run_emulated(ops::op("attention_dx"),
+                                          {dout, decode[0], forward.results[0], forward.results[1]}, {{"heads", 1}}, 1);
+    std::vector<double> dv(rows * d, 0.0);
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = largest(i, decode[0], d, 3 * d, i + 1), c = 0; c < d; ++c) {
+        CHECK(number(forward.results[0], i * d + c) == number(decode[0], j * 3 * d + 2 * d + c));
+        dv[std::size_t(j * d + c)] += number(dout, i * d + c);
+      }
+    for (std::int64_t i = 0; i < rows * 3 * d; ++i) {
+      const double gradient = number(backward.results[0], i);
+      CHECK(std::isfinite(gradient));
+      if (i % (3 * d) >= 2 * d)
+        CHECK(gradient == Approx(dv[std::size_t(i / (3 * d) * d + i % d)]).epsilon(1e-2).margin(1e-6));
+    }
+
+    decode.emplace_back(ir::TensorType{DType::i32, {2}});
+    decode[3].as<std::int32_t>()[0] = positions - rows;
+    decode[3].as<std::int32_t>()[1] = rows - 1;
+    const Outcome decoded = run_emulated(ops::op("attention_decode"), decode, {{"heads", 1}, {"vocabulary", rows}}, 1);
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = largest(i, decoded.operands[1], 0, d, positions - rows + i + 1), c = 0; c < d; ++c)
+        CHECK(number(decoded.results[0], i * d + c) == number(decoded.operands[2], j * d + c));
+  }
+}
+
 TEST_CASE("rows at an invalid position give NaN, and none of them is kept") {
   const auto normal = [](Shape shape) {
     GuardedTensor t({DType::f32, std::move(shape)});

@@ -12,12 +12,12 @@ namespace lancet::ops::device {
 
 // Causal attention on plain arithmetic, simple and slow, for f32 and for heads that cuDNN's engines do not support.
 //
-// Forward has a block per query i: the threads share the keys j <= i and find lse, the logarithm of the sum of e^score.
-// The output is the sum of share * value over chunks of keys, where share = e^(score - lse); a chunk's shares go
-// through shared memory, and each thread adds one column. Backward recomputes the shares from lse and needs no stored
-// matrix. With row_sum = dout . out of a query, the gradient of a score is share * (dout . v - row_sum) (as in
-// FlashAttention). A block per query computes row_sum and dq; then a block per key computes dk and dv. No sum crosses
-// blocks, so no atomics.
+// Forward has a block per query i: the threads share the keys j <= i and find the largest score, the sum of
+// e^(score - largest), and lse, the logarithm of the sum of e^score. The output is the sum of share * value over chunks
+// of keys, where share = e^(score - largest) / sum; a chunk's shares go through shared memory, and each thread adds one
+// column. Backward recomputes the shares as e^(score - lse) and needs no stored matrix. With row_sum = dout . out of a
+// query, the gradient of a score is share * (dout . v - row_sum) (as in FlashAttention). A block per query computes
+// row_sum and dq; then a block per key computes dk and dv. No sum crosses blocks, so no atomics.
 
 // qkv and dqkv [batch, sequence, 3, heads, head_dim], out and dout [batch, sequence, heads, head_dim], lse and
 // row_sums f32 [batch, heads, sequence].
@@ -76,14 +76,14 @@ struct AttentionForward {
     const AttentionPosition at = attention_position(p, block.index());
     const T* q = p.qkv + attention_part(p, at, 0, at.i);
     auto score = [&](std::int64_t j) {
-      return p.scale * attention_dot(q, p.qkv + attention_part(p, at, 1, j), p.head_dim);
+      return rounded_product(attention_dot(q, p.qkv + attention_part(p, at, 1, j), p.head_dim), p.scale);
     };
     float most = -__builtin_huge_valf(), sum = 0.f;
     for (std::int64_t j = block.thread(); j <= at.i; j += threads) most = Larger{}(most, score(j));
     most = block.max(most);
     for (std::int64_t j = block.thread(); j <= at.i; j += threads) sum += exp_f32(score(j) - most);
-    const float lse = most + log_f32(block.sum(sum));
-    if (block.thread() == 0) p.lse[attention_row(p, at, at.i)] = lse;
+    sum = block.sum(sum);
+    if (block.thread() == 0) p.lse[attention_row(p, at, at.i)] = most + log_f32(sum);
 
     float* shares = block.template shared<Shared>().shares;
     for (std::int64_t first = 0; first < p.head_dim; first += threads) {
@@ -91,7 +91,7 @@ struct AttentionForward {
       float result = 0.f;
       for (std::int64_t chunk = 0; chunk <= at.i; chunk += threads) {
         const std::int64_t j = chunk + block.thread();
-        shares[block.thread()] = j <= at.i ? exp_f32(score(j) - lse) : 0.f;
+        shares[block.thread()] = j <= at.i ? exp_f32(score(j) - most) / sum : 0.f;
         block.sync();
         for (std::int64_t t = 0; t < threads && chunk + t <= at.i && d < p.head_dim; ++t)
           result += shares[t] * to_f32(p.qkv[attention_part(p, at, 2, chunk + t) + d]);
@@ -111,7 +111,8 @@ LANCET_DEVICE AttentionPair attention_pair(const PlainAttention<T>& p, const Att
                                            std::int64_t j, float row_sum) {
   const T *q = p.qkv + attention_part(p, at, 0, i), *k = p.qkv + attention_part(p, at, 1, j);
   const T *v = p.qkv + attention_part(p, at, 2, j), *dout = p.dout + attention_out(p, at, i);
-  const float share = exp_f32(p.scale * attention_dot(q, k, p.head_dim) - p.lse[attention_row(p, at, i)]);
+  const float share =
+      exp_f32(rounded_product(attention_dot(q, k, p.head_dim), p.scale) - p.lse[attention_row(p, at, i)]);
   return {share, share * (attention_dot(dout, v, p.head_dim) - row_sum) * p.scale};
 }
 

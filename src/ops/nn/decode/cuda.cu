@@ -153,7 +153,7 @@ struct AttendRow {
     float top = -__builtin_huge_valf(), total = 0.f, sum = 0.f;
     for (std::int64_t chunk = 0; chunk < count; chunk += threads) {
       const std::int64_t j = chunk + thread;
-      const float score = j < count ? c.scale * dot(q, keys + j * c.head_dim) : -__builtin_huge_valf();
+      const float score = j < count ? rounded_product(dot(q, keys + j * c.head_dim), c.scale) : -__builtin_huge_valf();
       const float higher = Larger{}(top, block.max(score)), shrink = exp_f32(top - higher);
       const float share = j < count ? exp_f32(score - higher) : 0.f;
       shared.shares[thread] = share;
