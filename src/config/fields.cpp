@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace lancet::config {
 namespace {
@@ -45,6 +46,44 @@ constexpr double most_seconds = 1e9;  // fits an int64 in nanoseconds
 constexpr double most_factor = 1e6;
 constexpr double most_real = 1e30;  // rates and norms: kernels store them as float
 
+constexpr Condition moe = {[](const Config& c, int) { return c.model.has_moe(); }, "in a dense model"};
+constexpr Condition dropless = {[](const Config& c, int) { return c.model.has_moe() && !c.model.capacity_factor; },
+                                "without MoE layers that drop nothing (model.capacity_factor null)"};
+constexpr Condition files = {[](const Config& c, int) { return !c.data.synthetic; }, "beside data.synthetic"};
+constexpr Condition evaluated = {[](const Config& c, int) { return !c.data.synthetic && !c.data.eval.empty(); },
+                                 "without an evaluation (data.eval)"};
+constexpr Condition evaluated_at = {
+    [](const Config& c, int ranks) { return c.train.eval_interval == 0 || evaluated.holds(c, ranks); },
+    evaluated.otherwise};
+constexpr Condition stages = {[](const Config& c, int) { return c.mesh.stage > 1; }, "without stages (mesh.stage)"};
+constexpr Condition tensor = {[](const Config& c, int) { return c.mesh.tensor > 1; },
+                              "without tensor parallelism (mesh.tensor)"};
+constexpr Condition masters = {[](const Config& c, int) { return c.train.dtype != DType::f32; },
+                               "in fp32, whose weights are the masters themselves"};
+constexpr Condition gpu = {[](const Config& c, int) { return c.device != Device::cpu; }, "on device \"cpu\""};
+constexpr Condition scheduled = {[](const Config& c, int) { return c.train.lr_schedule != LrSchedule::constant; },
+                                 "under train.lr_schedule \"constant\""};
+constexpr Condition decays = {[](const Config& c, int) { return c.train.lr_schedule == LrSchedule::wsd; },
+                              "unless train.lr_schedule is \"wsd\""};
+constexpr Condition adamw = {[](const Config& c, int) { return c.train.optimizer == Optimizer::adamw; },
+                             "unless train.optimizer is \"adamw\""};
+constexpr Condition sgd = {[](const Config& c, int) { return c.train.optimizer == Optimizer::sgd; },
+                           "unless train.optimizer is \"sgd\""};
+constexpr Condition skips = {[](const Config& c, int) { return c.train.on_non_finite == OnNonFinite::skip; },
+                             "unless train.on_non_finite is \"skip\""};
+constexpr Condition by_minutes = {[](const Config& c, int) { return c.train.save_interval == 0; },
+                                  "beside train.save_interval"};
+constexpr Condition samples = {[](const Config& c, int) { return c.train.sample_tokens > 0; },
+                               "without train.sample_tokens"};
+constexpr Condition overlaps = {[](const Config& c, int) { return c.overlap.policy != "sequential"; },
+                                "under overlap.policy \"sequential\""};
+constexpr Condition replans = {[](const Config& c, int ranks) { return ranks > 1 && overlaps.holds(c, ranks); },
+                               "on one rank or under overlap.policy \"sequential\""};
+constexpr Condition mirrored = {[](const Config& c, int) { return c.comm.transport == Transport::mirrored; },
+                                "unless comm.transport is \"mirrored\""};
+constexpr Condition emulated = {[](const Config& c, int) { return c.device == Device::emulated; },
+                                "unless device is \"emulated\""};
+
 #define ROW(member, range, doc)                                       \
   Field {                                                             \
 #member, [](Config & c) { return slot_of(c.member); }, range, doc \
@@ -63,18 +102,19 @@ constexpr Field table[] = {
     ROW(model.moe_layer_freq, between(0, most_layers),
         "block i is an MoE layer if i % moe_layer_freq == 0; 0: dense model"),
     ROW(model.first_k_dense_replace, between(0, most_layers),
-        "the first blocks that are dense whatever moe_layer_freq says"),
+        "the first blocks that are dense whatever moe_layer_freq says").when(moe),
     ROW(model.experts_per_rank, between(1, most_experts_per_layer),
-        "experts per layer and place on the mesh's axis expert; excludes num_local_experts; 2 if neither is given"),
+        "experts per layer and place on the mesh's axis expert; excludes num_local_experts; 2 if neither is given")
+        .when(moe),
     ROW(model.num_local_experts, between(1, most_experts_per_layer),
-        "experts per layer over all ranks; excludes experts_per_rank"),
-    ROW(model.moe_intermediate_size, between(1, most_positions), "width inside an expert; null: n_inner"),
+        "experts per layer over all ranks; excludes experts_per_rank").when(moe),
+    ROW(model.moe_intermediate_size, between(1, most_positions), "width inside an expert; null: n_inner").when(moe),
     ROW(model.n_shared_experts, between(0, most_experts_per_layer),
         "experts of a layer that every token passes besides those that the router chooses; their results are added "
-        "without a weight"),
+        "without a weight").when(moe),
     ROW(model.num_experts_per_tok, between(1, most_experts_per_layer),
-        "experts per token; routers switch, hash, random and expert_choice need 1, gshard 2"),
-    ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum"),
+        "experts per token; routers switch, hash, random and expert_choice need 1, gshard 2").when(moe),
+    ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum").when(moe),
     ROW(model.router, any(),
         "how tokens choose experts, and which a full expert keeps. switch, top_k: by score; the first tokens; "
         "batch_prioritized: by score; first choices before second ones, each by falling weight of the token's "
@@ -82,47 +122,48 @@ constexpr Field table[] = {
         "order; hash: by the token's id, without scores; random: at random, evenly in each sequence; both keep the "
         "first tokens; sigmoid: by sigmoid scores (DeepSeek-V3); the first tokens; expert_choice: each expert takes "
         "the tokens with its largest scores, which is not causal: a token's experts depend on later tokens of its "
-        "group, in evaluation, too"),
+        "group, in evaluation, too").when(moe),
     ROW(model.router_second_expert, any(),
         "gshard: a token is sent to its second expert in training. random: with probability min(1, 2 * its weight), as "
-        "in the paper; always: as by default in Lingvo's code; evaluation and generation always send it"),
+        "in the paper; always: as by default in Lingvo's code; evaluation and generation always send it").when(moe),
     ROW(model.router_skipped_slots, any(),
         "gshard: second choices that were not sent. kept: they count towards the expert's capacity, as in the paper; "
-        "free: they do not, as in Lingvo's code"),
+        "free: they do not, as in Lingvo's code").when(moe),
     ROW(model.router_jitter_noise, below_one(),
-        "in training, the router's input is multiplied by uniform numbers in [1 - this, 1 + this); 0: off"),
+        "in training, the router's input is multiplied by uniform numbers in [1 - this, 1 + this); 0: off").when(moe),
     ROW(model.capacity_factor, above_zero(most_factor),
         "slots per expert, as a multiple of an even share of the tokens' choices; expert_choice: the mean number of "
-        "experts per token; null: no choice is dropped"),
+        "experts per token; null: no choice is dropped").when(moe),
     ROW(model.dropless_imbalance, between(1, most_factor),
         "without a capacity_factor: slots per expert and rank that memory is planned for, as a multiple of an even "
-        "share; choices beyond them take further rounds"),
+        "share; choices beyond them take further rounds").when(dropless),
     ROW(model.router_group_size, between(1, most_width),
         "sequences whose tokens share an expert's slots; divides micro_batch_size, since a group never spans ranks or "
-        "micro batches; null: micro_batch_size"),
-    ROW(model.router_aux_loss_coef, between(0, most_factor), "weight of the load-balancing loss; 0: off"),
+        "micro batches; null: micro_batch_size").when(moe),
+    ROW(model.router_aux_loss_coef, between(0, most_factor), "weight of the load-balancing loss; 0: off").when(moe),
     ROW(model.router_aux_loss_form, any(),
         "gshard: its load-balancing loss counts first choices. switch: E * sum of f P over the E experts, as in "
         "Lingvo's code; gshard: the mean of f P over the experts, as in the paper: 1/E^2 of the former; records hold "
-        "the former"),
+        "the former").when(moe),
     ROW(model.router_aux_loss_scope, any(),
         "tokens that the load-balancing loss counts: those of each rank, of all, or of each group of "
-        "router_group_size sequences"),
+        "router_group_size sequences").when(moe),
     ROW(model.router_z_loss_coef, between(0, most_factor),
-        "weight of the router's z-loss, the mean square of log(sum of e^logit); 0: off"),
+        "weight of the router's z-loss, the mean square of log(sum of e^logit); 0: off").when(moe),
     ROW(model.router_groups, between(1, most_router_groups),
-        "router sigmoid: groups of neighbouring experts, whose scores are the sums of their two best experts"),
+        "router sigmoid: groups of neighbouring experts, whose scores are the sums of their two best experts")
+        .when(moe),
     ROW(model.router_topk_groups, between(1, most_router_groups),
-        "router sigmoid: a token chooses experts of as many groups, the best ones; null: all"),
-    ROW(model.routed_scaling_factor, above_zero(most_factor), "router sigmoid: factor of the weights"),
+        "router sigmoid: a token chooses experts of as many groups, the best ones; null: all").when(moe),
+    ROW(model.routed_scaling_factor, above_zero(most_factor), "router sigmoid: factor of the weights").when(moe),
     ROW(model.router_bias_update_rate, between(0, 1),
         "router sigmoid: after each step the bias by which experts are chosen grows by this for experts with less "
-        "than the mean load of the step, and falls for those with more"),
+        "than the mean load of the step, and falls for those with more").when(moe),
     ROW(model.vocab_pad_multiple, between(1, most_width), "the vocabulary is padded internally to a multiple of this"),
-    ROW(data.train, any(), "token file for training (lancet data tokenize writes it)"),
-    ROW(data.eval, any(), "token file for evaluation; empty: no evaluation"),
+    ROW(data.train, any(), "token file for training (lancet data tokenize writes it)").when(files),
+    ROW(data.eval, any(), "token file for evaluation; empty: no evaluation").when(files),
     ROW(data.tokenizer, any(), "folder with vocab.json and merges.txt; needed to generate text"),
-    ROW(data.eval_sequences, between(1, most_steps), "sequences per evaluation, over all ranks"),
+    ROW(data.eval_sequences, between(1, most_steps), "sequences per evaluation, over all ranks").when(evaluated),
     ROW(data.synthetic, any(), "draw tokens from the seed instead of reading data.train and data.eval"),
     ROW(train.steps, between(1, most_steps), "optimizer steps"),
     ROW(train.seq_len, between(0, most_positions), "tokens per sequence; 0: n_positions"),
@@ -135,7 +176,7 @@ constexpr Field table[] = {
     ROW(train.pipeline_schedule, any(),
         "with mesh.stage > 1: the order of micro batches on a stage; zero_bubble: weight gradients wait for gaps; "
         "searched: from predicted times, over all stages together; interleaved: the same, with two runs of blocks on "
-        "each stage"),
+        "each stage").when(stages),
     ROW(train.dtype, any(),
         "type of matrix products and activations; optimizer state is fp32; for parameters see master_weights"),
     ROW(train.zero, between(0, 1),
@@ -144,42 +185,46 @@ constexpr Field table[] = {
         "type in which gradients travel between ranks; bf16 halves the messages; sums are fp32"),
     ROW(train.sequence_parallel, any(),
         "with mesh.tensor > 1: activations between the pairs of products are split along the sequence over mesh.tensor, "
-        "which divides train.seq_len"),
-    ROW(train.tf32, any(), "GPU: fp32 products round their operands to 10 mantissa bits and run on tensor cores"),
-    ROW(train.fuse_gelu, any(), "GPU: matrix products also compute the GELU, or its gradient, that follows them"),
+        "which divides train.seq_len").when(tensor),
+    ROW(train.tf32, any(), "GPU: fp32 products round their operands to 10 mantissa bits and run on tensor cores")
+        .when(gpu),
+    ROW(train.fuse_gelu, any(), "GPU: matrix products also compute the GELU, or its gradient, that follows them")
+        .when(gpu),
     ROW(train.deterministic, any(),
         "GPU: runs repeat bit for bit; false: a faster backward pass of attention sums in any order; on the CPU "
-        "all runs repeat"),
+        "all runs repeat").when(gpu),
     ROW(train.master_weights, any(),
-        "bf16: keep fp32 copies of the weights; false: bf16 weights only, rounded stochastically"),
+        "bf16: keep fp32 copies of the weights; false: bf16 weights only, rounded stochastically").when(masters),
     ROW(train.optimizer, any(), ""),
     ROW(train.lr, between(0, most_real), "learning rate after warm-up"),
-    ROW(train.min_lr, between(0, most_real), "learning rate at the end of the schedule"),
+    ROW(train.min_lr, between(0, most_real), "learning rate at the end of the schedule").when(scheduled),
     ROW(train.lr_schedule, any(), "wsd: warm-up, stable, decay over the last lr_decay_steps"),
     ROW(train.lr_warmup_steps, between(0, most_steps), "steps of linear increase from 0"),
-    ROW(train.lr_decay_steps, between(0, most_steps), "wsd: steps of decay at the end"),
+    ROW(train.lr_decay_steps, between(0, most_steps), "wsd: steps of decay at the end").when(decays),
     ROW(train.weight_decay, between(0, most_factor), "adamw: decoupled decay of weight matrices and embeddings"),
-    ROW(train.adam_beta1, below_one(), ""),
-    ROW(train.adam_beta2, below_one(), ""),
-    ROW(train.adam_eps, above_zero(1), ""),
-    ROW(train.sgd_momentum, below_one(), ""),
+    ROW(train.adam_beta1, below_one(), "").when(adamw),
+    ROW(train.adam_beta2, below_one(), "").when(adamw),
+    ROW(train.adam_eps, above_zero(1), "").when(adamw),
+    ROW(train.sgd_momentum, below_one(), "").when(sgd),
     ROW(train.clip_grad, between(0, most_real), "maximum global gradient norm; 0: no clipping"),
     ROW(train.seed, from(0), "seed of the initial weights and of the data order"),
-    ROW(train.eval_interval, between(0, most_steps), "steps between evaluations; 0: only at the end"),
+    ROW(train.eval_interval, between(0, most_steps), "steps between evaluations; 0: only at the end")
+        .when(evaluated_at),
     ROW(train.on_non_finite, any(),
         "if a loss or gradient norm is not finite: stop with exit code 4, or skip the step's update"),
-    ROW(train.max_skips, between(1, most_steps), "consecutive skipped steps after which the run ends with exit code 4"),
+    ROW(train.max_skips, between(1, most_steps), "consecutive skipped steps after which the run ends with exit code 4")
+        .when(skips),
     ROW(train.save_interval, between(0, most_steps),
         "steps between checkpoints, plus one at the end; 0: save_minutes applies"),
     ROW(train.save_minutes, between(0, most_seconds),
         "if save_interval is 0: minutes between checkpoints, plus one at the end; 0: save only when the run "
-        "is stopped"),
+        "is stopped").when(by_minutes),
     ROW(train.keep_last, between(0, most_steps), "number of newest checkpoints to keep; 0: all"),
     ROW(train.save_buffer_mb, between(8, 1 << 24),
         "MiB of memory per rank for saving in the background; when it is full, the step waits for the disk"),
     ROW(train.stop_after, between(0, most_steps), "save after this step and exit with code 75; 0: never"),
     ROW(train.max_minutes, between(0, most_seconds), "save after this many minutes and exit with code 75; 0: never"),
-    ROW(train.sample_prompt, any(), "prompt of the text generated after training"),
+    ROW(train.sample_prompt, any(), "prompt of the text generated after training").when(samples),
     ROW(train.sample_tokens, between(0, most_positions), "tokens to generate after training; 0: none"),
     ROW(mesh.data, between(1, most_ranks),
         "ranks among which the batch is split and the experts are the same; null: the ranks that the other axes leave"),
@@ -194,45 +239,56 @@ constexpr Field table[] = {
         "the head alone"),
     ROW(mesh.stage_blocks, between(0, most_layers),
         "blocks of each stage, in their order, as in [3, 1]; interleaved: of each of its two runs a stage, in the order of "
-        "the model; the last may have none, and then has the head alone; []: such that the stages' work is balanced"),
+        "the model; the last may have none, and then has the head alone; []: such that the stages' work is balanced")
+        .when(stages),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),
     ROW(overlap.bucket_bytes, between(1, 1e12), "approximate bytes of gradients per all-reduce"),
-    ROW(overlap.max_parts, between(1, 64), "maximum parts of an instruction (rho in Lancet): 1, 2, 4, ..."),
-    ROW(overlap.parts, between(0, 64), "forced number of parts, even if slower; 0: the fastest, up to max_parts"),
-    ROW(overlap.groups_per_moe, between(1, 1000), "groups of instructions between two MoE layers (gamma)"),
+    ROW(overlap.max_parts, between(1, 64), "maximum parts of an instruction (rho in Lancet): 1, 2, 4, ...")
+        .when(overlaps),
+    ROW(overlap.parts, between(0, 64), "forced number of parts, even if slower; 0: the fastest, up to max_parts")
+        .when(overlaps),
+    ROW(overlap.groups_per_moe, between(1, 1000), "groups of instructions between two MoE layers (gamma)")
+        .when(overlaps),
     ROW(overlap.memory_factor, between(1, 1000),
         "the largest arena that a search of schedules may choose, relative to sequential's"),
     ROW(overlap.split_backward, any(),
-        "lancet: also split the backward pass into parts where that is faster; false: as in the paper"),
+        "lancet: also split the backward pass into parts where that is faster; false: as in the paper").when(overlaps),
     ROW(overlap.across_steps, any(),
         "lancet: where that is faster, the last sums of gradients and updates of a step run beside the forward pass of "
-        "the next one; values stay the same; not with train.clip_grad or train.on_non_finite=skip; false: never"),
+        "the next one; values stay the same; not with train.clip_grad or train.on_non_finite=skip; false: never")
+        .when(overlaps),
     ROW(overlap.reach, between(-1, 1e6),
-        "forced number of groups before and after each MoE layer in its partition range; -1: the fastest"),
+        "forced number of groups before and after each MoE layer in its partition range; -1: the fastest")
+        .when(overlaps),
     ROW(overlap.replan, between(0, most_steps),
         "steps after which the load of the experts is compared with the one planned for, and a new plan is made if the "
-        "predicted step has changed by more than predictions err; 0: the plan stays"),
+        "predicted step has changed by more than predictions err; 0: the plan stays").when(replans),
     ROW(overlap.profile, any(), "file of measured op and communication times; empty: this machine's in ~/.cache/lancet"),
     ROW(comm.timeout_s, between(0.001, most_seconds), "seconds that a rank waits for others before it ends the job"),
     ROW(comm.transport, any(),
         "auto: self for one rank without a launcher, else nccl between GPUs and mpi between CPUs; mirrored: "
         "one process trains as one rank of many, whose messages take a declared time"),
     ROW(comm.network, any(),
-        "mirrored: declared hardware (configs/hardware/NAME.json, or a path) whose links set the messages' times"),
-    ROW(comm.mirrored_ranks, between(0, 65536), "mirrored: number of ranks, in full nodes; the process is rank 0"),
+        "mirrored: declared hardware (configs/hardware/NAME.json, or a path) whose links set the messages' times")
+        .when(mirrored),
+    ROW(comm.mirrored_ranks, between(0, 65536), "mirrored: number of ranks, in full nodes; the process is rank 0")
+        .when(mirrored),
     ROW(comm.device_all_to_all, any(),
         "all-to-all between GPUs. windows: kernels write to the peers' memory (NVLink within a node, NCCL "
         "2.28); counted: NCCL, with counts on the host; auto: windows if all ranks can access each other's "
         "memory"),
-    ROW(comm.max_ctas, between(0, 64), "maximum thread blocks of a GPU per NCCL collective; 0: NCCL's choice"),
+    ROW(comm.max_ctas, between(0, 64), "maximum thread blocks of a GPU per NCCL collective; 0: NCCL's choice")
+        .when(gpu),
     ROW(emulated.hardware, any(),
-        "device emulated: declared hardware (configs/hardware/NAME.json, or a path), or that of each host: A;B;..."),
-    ROW(emulated.scale, between(1, most_factor), "device emulated: the bytes of messages are divided by it"),
-    ROW(emulated.dilation, between(1, most_factor), "device emulated: times are multiplied by it"),
+        "device emulated: declared hardware (configs/hardware/NAME.json, or a path), or that of each host: A;B;...")
+        .when(emulated),
+    ROW(emulated.scale, between(1, most_factor), "device emulated: the bytes of messages are divided by it")
+        .when(emulated),
+    ROW(emulated.dilation, between(1, most_factor), "device emulated: times are multiplied by it").when(emulated),
     ROW(emulated.routing, any(),
         "device emulated: even; zipf:S: expert i is chosen in proportion to 1/i^S, in another order in each layer; "
-        "trace:FILE: as often as in the records (metrics.jsonl) of a run"),
+        "trace:FILE: as often as in the records (metrics.jsonl) of a run").when(emulated),
     ROW(log.interval, between(1, most_steps), "steps between log lines; metrics.jsonl has every step"),
     ROW(log.run_dir, any(), "folder for the run's files; empty: runs/<name of this file>"),
     ROW(log.peak_tflops, above_zero(1e9), "peak of one device, for MFU; null: known or measured"),
@@ -327,6 +383,29 @@ std::string describe() {
     text += fmt::format("  {:<28} {:<12} {}{}\n", key_of(field.path), value_text(slot), note, field.doc);
   }
   return text;
+}
+
+bool has_effect(std::string_view path, const Config& config, int ranks) {
+  const Condition* condition = find_field(path)->condition;
+  return !condition || condition->holds(config, ranks);
+}
+
+std::vector<std::string> without_effect(const Config& config, int ranks) {
+  Config defaults, given = config;  // slots point into a Config that may be written
+  std::vector<std::pair<std::string_view, std::vector<std::string_view>>> found;
+  for (const Field& field : table) {
+    if (has_effect(field.path, config, ranks) || value_text(field.slot(given)) == value_text(field.slot(defaults)))
+      continue;
+    const std::string_view why = field.condition->otherwise;
+    auto at = std::ranges::find(found, why, [](const auto& entry) { return entry.first; });
+    if (at == found.end()) at = found.insert(at, {why, {}});
+    at->second.push_back(field.path);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [why, paths] : found)
+    lines.push_back(
+        fmt::format("{} {} nothing {}", fmt::join(paths, ", "), paths.size() > 1 ? "change" : "changes", why));
+  return lines;
 }
 
 std::string to_json(const Config& config) {

@@ -36,11 +36,19 @@ struct Range {
 };
 std::string to_string(const Range& range);  // ">= 1", "in [0, 1)"; empty without limits
 
+// Where a field has an effect.
+struct Condition {
+  bool (*holds)(const Config& config, int ranks);
+  std::string_view otherwise;  // where it has none, as in "a.b changes nothing OTHERWISE"
+};
+
 struct Field {
   std::string_view path;  // "model.n_layer"; top-level fields have no dot
   Slot (*slot)(Config&);  // a pointer to the value in a Config
   Range range;            // of numbers, and of those in a list
   std::string_view doc;
+  const Condition* condition = nullptr;  // null: it always has an effect
+  constexpr Field when(const Condition& has_effect) const { return {path, slot, range, doc, &has_effect}; }
 };
 
 std::span<const Field> fields();

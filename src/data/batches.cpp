@@ -50,12 +50,11 @@ class EvaluationBatches final : public Batches {
 // Draws tokens from the seed. Every second token is a function of the one before it, so that a model can learn.
 class SyntheticBatches final : public Batches {
  public:
-  SyntheticBatches(const config::Config& config, int rank) : config_(config), rank_(rank) {}
+  SyntheticBatches(const config::Config& config, int rank, int ranks) : config_(config), rank_(rank), ranks_(ranks) {}
   Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
     const std::int64_t length = config_.train.seq_len, rows = std::int64_t(inputs.size()) / length;
-    const std::int64_t rows_a_rank = rows * config_.train.gradient_accumulation_steps;
     for (std::int64_t row = 0; row < rows; ++row) {
-      const auto global_row = static_cast<std::uint64_t>(rank_ * rows_a_rank + micro * rows + row);
+      const auto global_row = static_cast<std::uint64_t>((std::int64_t(micro) * ranks_ + rank_) * rows + row);
       const Philox random(static_cast<std::uint64_t>(config_.train.seed),
                           static_cast<std::uint64_t>(step) << 32 | global_row);
       for (std::int64_t i = 0; i < length; ++i) {
@@ -75,7 +74,7 @@ class SyntheticBatches final : public Batches {
   }
 
   const config::Config config_;
-  int rank_;
+  int rank_, ranks_;
 };
 
 Result<TokenFile> open_tokens(const config::Config& config, const TokenizerId& tokenizer, const std::string& path) {
@@ -103,7 +102,7 @@ Result<std::int64_t> whole_groups(const config::Config& config, std::int64_t of_
 
 void SequenceOrder::fill(std::int64_t step, int micro, std::span<std::int32_t> numbers) const {
   const auto rows = std::int64_t(numbers.size());
-  const std::int64_t first = ((step * places + place) * micro_batches + micro) * rows + offset;
+  const std::int64_t first = ((step * micro_batches + micro) * places + place) * rows + offset;
   for (std::int64_t row = 0; row < rows; ++row)
     numbers[std::size_t(row)] = static_cast<std::int32_t>(static_cast<std::uint32_t>(first + row));
 }
@@ -147,7 +146,7 @@ Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, 
                                                   int ranks, std::int64_t sample_offset) {
   const ir::Mesh mesh = config::mesh_of(config, ranks);
   const int place = mesh.place(rank, ir::batch_axes), shares = mesh.size(ir::batch_axes);
-  if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, place));
+  if (config.data.synthetic) return std::unique_ptr<Batches>(std::make_unique<SyntheticBatches>(config, place, shares));
   LANCET_ASSIGN(TokenFile file, open_tokens(config, tokenizer, config.data.train));
   const std::int64_t rows = config.train.micro_batch_size * config.train.gradient_accumulation_steps * shares;
   LANCET_ASSIGN(Sampler sampler, Sampler::make(std::move(file), {.seq_len = config.train.seq_len,
@@ -256,13 +255,13 @@ Status Sampler::batch(std::uint64_t step, int rank, int ranks, int micro_batch, 
                "buffers of {} and {} tokens for rows of {}", inputs.size(), targets.size(), seq_len);
   LANCET_CHECK(ranks > 0 && rank >= 0 && rank < ranks && options_.global_batch % ranks == 0,
                "rank {} of {} for a global batch of {}", rank, ranks, options_.global_batch);
-  const auto per_rank = static_cast<std::size_t>(options_.global_batch / ranks);
-  const std::size_t begin = static_cast<std::size_t>(micro_batch) * rows;
-  LANCET_CHECK(micro_batch >= 0 && begin + rows <= per_rank, "micro-batch {} of {} rows in the {} rows of a rank",
-               micro_batch, rows, per_rank);
-  const std::uint64_t first = step * static_cast<std::uint64_t>(options_.global_batch) +
-                              static_cast<std::uint64_t>(options_.offset) +
-                              static_cast<std::uint64_t>(rank) * per_rank + begin;
+  const auto all = static_cast<std::uint64_t>(options_.global_batch);
+  const std::uint64_t begin =
+      (static_cast<std::uint64_t>(micro_batch) * static_cast<std::uint64_t>(ranks) + static_cast<std::uint64_t>(rank)) *
+      rows;
+  LANCET_CHECK(micro_batch >= 0 && begin + rows <= all, "micro-batch {} of {} rows on each of {} ranks, {} rows in all",
+               micro_batch, rows, ranks, all);
+  const std::uint64_t first = step * all + static_cast<std::uint64_t>(options_.offset) + begin;
   for (std::size_t row = 0; row < rows; ++row) {
     const std::uint64_t at = first_token(first + row);
     LANCET_TRY(file_.read(at, inputs.subspan(row * seq_len, seq_len)));

@@ -191,11 +191,11 @@ Values values_in(const std::string& config) {
 
 void add(std::string& list, const std::string& entry) { list += (list.empty() ? "" : ", ") + entry; }
 
-// Compares the fields that change a run's numbers without changing shapes: refuses another n_head or router and notes
-// all other differences. It works on JSON, since the checkpoint's config may be another version's: a field that it
-// lacks had its default value, and fields that are unknown here are noted.
-Status compare(const config::Config& config, const Manifest& manifest, ResumePoint::Kind kind, const std::string& where,
-               std::vector<std::string>& notes) {
+// Compares the fields that change a run's numbers without changing shapes, but for those without effect: refuses
+// another n_head or router and notes all other differences. It works on JSON, since the checkpoint's config may be
+// another version's: a field that it lacks had its default value, and fields that are unknown here are noted.
+Status compare(const config::Config& config, const Manifest& manifest, ResumePoint::Kind kind, int ranks,
+               const std::string& where, std::vector<std::string>& notes) {
   const Values defaults = values_in(config::to_json(config::Config{})), now = values_in(config::to_json(config));
   Values before = defaults;
   std::string changed, unknown;
@@ -205,7 +205,8 @@ Status compare(const config::Config& config, const Manifest& manifest, ResumePoi
   }
   for (const auto& [key, value] : now) {
     const bool model = key.starts_with("model.");
-    if (value == before[key] || (kind == ResumePoint::Kind::weights && !model)) continue;
+    if (value == before[key] || !config::has_effect(key, config, ranks)) continue;
+    if (kind == ResumePoint::Kind::weights && !model) continue;
     if (key == "train.steps" && config.train.lr_schedule == config::LrSchedule::constant) continue;
     if (key == "model.n_head" || key == "model.router")
       return config_error(fmt::format("{}: expected {}, as in {}, found {}", key, brief(before[key]), where, value));
@@ -302,7 +303,7 @@ Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint
     take_groups(config, manifest, where, notes);
   }
   LANCET_TRY(check_shapes(config.model, manifest, where));
-  LANCET_TRY(compare(config, manifest, kind, where, notes));
+  LANCET_TRY(compare(config, manifest, kind, ranks, where, notes));
   return config;
 }
 

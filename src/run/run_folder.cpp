@@ -279,6 +279,11 @@ void remove_leftovers(const fs::path& target) {
 
 }  // namespace
 
+Result<bool> is_removed(const fs::path& checkpoint, comm::Communicator& world) {
+  std::error_code error;
+  return comm::any(world, world.rank() == 0 && !fs::exists(checkpoint, error) && !error);
+}
+
 Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
                                 const std::function<Status(const ModelFolder&)>& load) {
   LANCET_ASSIGN(const std::vector<fs::path> folders, agreed_checkpoints(from, world));
@@ -293,6 +298,8 @@ Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
     }
     damage = all.error();
     if (!damage.agreed || damage.code != ExitCode::data) return damage;
+    LANCET_ASSIGN(const bool removed, is_removed(folder, world));
+    if (removed) return load_newest(from, world, load);  // by the run that writes them, which has a newer one
     if (folder != folders.back() && world.rank() == 0) log::warn("not whole, left out: {}", damage.message);
   }
   if (folders.size() > 1)

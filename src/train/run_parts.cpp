@@ -10,24 +10,18 @@
 namespace lancet::train {
 namespace {
 
-std::vector<std::string_view> without_effect(const config::Config& config, int ranks) {
-  const config::Train& train = config.train;
-  std::vector<std::string_view> settings;
-  if (train.dtype == DType::f32 && !train.master_weights)
-    settings.push_back("train.master_weights=false changes nothing in fp32, whose weights are the masters themselves");
-  if (config.mesh.stage == 1 && train.pipeline_schedule != config::PipelineSchedule::one_forward_one_backward)
-    settings.push_back("train.pipeline_schedule changes nothing without stages (mesh.stage)");
-  if (config.mesh.tensor == 1 && train.sequence_parallel)
-    settings.push_back("train.sequence_parallel changes nothing without tensor parallelism (mesh.tensor)");
-  if (config.overlap.policy == "sequential" && config.overlap.parts > 0)
-    settings.push_back("overlap.parts changes nothing under overlap.policy \"sequential\"");
-  if (ranks == 1 && config.overlap.replan > 0)
-    settings.push_back("overlap.replan changes nothing on one rank");
-  else if (config.overlap.policy == "sequential" && config.overlap.replan > 0)
-    settings.push_back("overlap.replan changes nothing under overlap.policy \"sequential\"");
-  if (config.device != config::Device::emulated && !config.emulated.hardware.empty())
-    settings.push_back("emulated.hardware changes nothing unless device is \"emulated\"");
-  return settings;
+void warn_of_schedule(const config::Train& train) {
+  const std::int64_t warmup = train.lr_warmup_steps, steps = train.steps;
+  const std::int64_t decay = train.lr_schedule == config::LrSchedule::wsd ? train.lr_decay_steps : 0;
+  if (warmup > steps)
+    log::warn(
+        "train.lr_warmup_steps: expected at most train.steps = {}, found {}; the run ends before it reaches train.lr",
+        steps, warmup);
+  else if (warmup + decay > steps)
+    log::warn(
+        "train.lr_warmup_steps + train.lr_decay_steps: expected at most train.steps = {}, found {} + {}; the decay "
+        "takes {} steps",
+        steps, warmup, decay, steps - warmup);
 }
 
 }  // namespace
@@ -41,6 +35,13 @@ Status RunStart::begin(const run::ResumePoint& start) {
   for (const std::filesystem::path& folder : start.folders) {
     LANCET_ASSIGN(const bool begun, begin_at(folder, start.kind, damage));
     if (begun) return {};
+    LANCET_ASSIGN(const bool removed, run::is_removed(folder, state_.world));
+    if (removed) {  // by the run that --init-from or --resume names, which has a newer one
+      LANCET_ASSIGN(
+          const auto again,
+          run::find_resume_point(state_.asked, {state_.options.resume, state_.options.init_from}, state_.world));
+      return begin(again);
+    }
     if (state_.is_rank0() && start.folders.size() > 1) log::warn("not whole, left out: {}", damage.message);
   }
   if (start.folders.size() > 1 || !start.asked)
@@ -119,8 +120,9 @@ void RunStart::announce(const run::ResumePoint& start) const {
               state_.options.init_from, from_.string());
   for (const std::string& note : notes_) log::info("           {}", note);
   const config::Train& train = state_.config.train;
-  for (const std::string_view setting : without_effect(state_.config, state_.world.size()))
-    log::info("note: {}", setting);
+  for (const std::string& fields : config::without_effect(state_.config, state_.world.size()))
+    log::info("note: {}", fields);
+  if (state_.is_rank0()) warn_of_schedule(train);
   announce_saving();
   if (!state_.is_rank0() || start.kind != run::ResumePoint::Kind::resume) return;
   if (position.step >= train.steps)

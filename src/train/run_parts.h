@@ -83,7 +83,7 @@ class RunStart {
   RunStart(RunState& state, const StopReason& stop) : state_(state), stop_(stop) {}
 
   // Collective: starts from the first whole checkpoint of start.folders, or from scratch. Sets the state's config,
-  // position and trainer. Data error: none is whole.
+  // position and trainer. If one is removed meanwhile, looks for the start again. Data error: none is whole.
   Status begin(const run::ResumePoint& start);
   void announce(const run::ResumePoint& start) const;
   // True while the run is at the step of the checkpoint that it started from.

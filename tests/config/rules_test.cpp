@@ -228,3 +228,31 @@ TEST_CASE("configuration page: no line is longer than 120 columns") {
   std::istringstream lines(described());
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 120);
 }
+
+TEST_CASE("fields without effect are listed by the reason, if they are not the defaults") {
+  using Lines = std::vector<std::string>;
+  const auto lines = [](std::vector<std::string> overrides, int ranks = 1) {
+    return without_effect(good("{}", overrides), ranks);
+  };
+  CHECK(lines({}).empty());
+  CHECK(lines({"model.moe_layer_freq=0"}).empty());
+  const std::vector<std::string> router{"model.router=top_k", "model.num_experts_per_tok=2", "train.lr_decay_steps=4"};
+  CHECK(lines(router) == Lines{"train.lr_decay_steps changes nothing unless train.lr_schedule is \"wsd\""});
+  std::vector<std::string> dense = router;
+  dense.push_back("model.moe_layer_freq=0");
+  CHECK(lines(dense) == Lines{"model.num_experts_per_tok, model.router change nothing in a dense model",
+                              "train.lr_decay_steps changes nothing unless train.lr_schedule is \"wsd\""});
+  CHECK_FALSE(has_effect("model.router", good("{}", dense), 1));
+  CHECK(has_effect("model.router", good("{}", router), 1));
+  CHECK(has_effect("model.n_head", good("{}", dense), 1));
+  CHECK(lines({"overlap.policy=lancet", "overlap.replan=2"}, 2).empty());
+  CHECK(lines({"overlap.policy=lancet", "overlap.replan=2"}, 1).size() == 1);
+  // Every condition holds somewhere: no field is without effect in all of these.
+  const Config configs[] = {
+      good("{}", {"data.eval=a", "mesh.stage=2", "mesh.tensor=2", "train.dtype=bf16", "device=cuda",
+                  "train.lr_schedule=wsd", "train.on_non_finite=skip", "train.sample_tokens=1"}),
+      good("{}", {"model.capacity_factor=null", "train.optimizer=sgd", "overlap.policy=lancet",
+                  "comm.transport=mirrored", "device=emulated"})};
+  for (const Field& field : fields())
+    CHECK((has_effect(field.path, configs[0], 2) || has_effect(field.path, configs[1], 2)));
+}

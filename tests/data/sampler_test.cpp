@@ -26,14 +26,14 @@ SamplerOptions options_for(std::int64_t seq_len, std::int64_t global_batch, std:
   return {.seq_len = seq_len, .global_batch = global_batch, .seed = seed, .shuffle = shuffle};
 }
 
-// The rows of a step's global batch over all ranks and micro batches, in order: inputs, then targets.
+// The rows of a step's global batch, micro batch by micro batch over all ranks: inputs, then targets.
 std::pair<Ids, Ids> global_batch(const Sampler& sampler, std::uint64_t step, const SamplerOptions& o, int ranks,
                                  int micro_batches) {
   std::pair<Ids, Ids> all;
   const auto rows = static_cast<std::size_t>(o.global_batch / ranks / micro_batches);
   Ids inputs(rows * static_cast<std::size_t>(o.seq_len)), targets(inputs.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (int micro = 0; micro < micro_batches; ++micro) {
+  for (int micro = 0; micro < micro_batches; ++micro) {
+    for (int rank = 0; rank < ranks; ++rank) {
       succeed(sampler.batch(step, rank, ranks, micro, inputs, targets));
       all.first.insert(all.first.end(), inputs.begin(), inputs.end());
       all.second.insert(all.second.end(), targets.begin(), targets.end());
@@ -82,7 +82,7 @@ TEST_CASE("Permutations are even: every position is equally likely, neighbours a
   for (int d = 1; d < 10; ++d) CHECK(std::abs(second[std::size_t(d)] - 2222) < 224);
 }
 
-TEST_CASE("The global batch is the same at any rank count and micro-batch size") {
+TEST_CASE("The global batch and each of its micro batches are the same at any rank count and micro-batch size") {
   const Folder folder;
   const SamplerOptions options = options_for(10, 8);
   const Sampler sampler = value(Sampler::make(counting_file(folder, 1234), options));

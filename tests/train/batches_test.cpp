@@ -121,6 +121,37 @@ TEST_CASE("a sequence has one number in the run, on any number of ranks and micr
   CHECK(numbers_of_run(config, 2, 1, 2, 24) == rest);
 }
 
+TEST_CASE("a micro batch holds the same sequences on any number of ranks") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "tokens.bin";
+  write_counting_tokens(path, 800);
+  for (const bool synthetic : {false, true}) {
+    INFO((synthetic ? "synthetic tokens" : "a token file"));
+    config::Config config = evaluation_config(path, 1);
+    config.data.synthetic = synthetic;
+    config.train.gradient_accumulation_steps = 3;
+    // Micro batch 1 of step 2 and the numbers of its sequences, rank after rank.
+    const auto micro_batch = [&](int ranks) {
+      config.train.micro_batch_size = 8 / ranks;
+      const auto rows = std::size_t(config.train.micro_batch_size);
+      std::vector<std::int32_t> all;
+      for (int rank = 0; rank < ranks; ++rank) {
+        std::vector<std::int32_t> inputs(rows * length), targets(rows * length), numbers(rows);
+        REQUIRE((*data::training_batches(config, {}, rank, ranks))->fill(2, 1, inputs, targets).ok());
+        data::training_order(config, rank, ranks).fill(2, 1, numbers);
+        for (std::size_t row = 0; row < rows; ++row) {
+          all.insert(all.end(), &inputs[row * length], &inputs[row * length] + length);
+          all.push_back(numbers[row]);
+        }
+      }
+      return all;
+    };
+    const auto alone = micro_batch(1);
+    CHECK(alone[length] == 56);
+    for (const int ranks : {2, 4, 8}) CHECK(micro_batch(ranks) == alone);
+  }
+}
+
 TEST_CASE("an evaluation covers each sequence once at any number of ranks") {
   const TemporaryFolder folder;
   const std::string path = folder / "eval.bin";

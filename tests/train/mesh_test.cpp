@@ -330,4 +330,25 @@ TEST_CASE("meshes: gradients are those of one rank where a vocabulary fills no s
   check_gradients_on(test::meshes, alone);
 }
 
+TEST_CASE("meshes: micro batches are the same sequences on every mesh, and so are their balancing losses") {
+  config::Config alone = test::mesh_config(1);
+  alone.model.router_group_size = 1;
+  alone.model.router_aux_loss_coef = 1;
+  alone.model.router_aux_loss_scope = config::AuxLossScope::global;
+  alone.train.gradient_accumulation_steps = 2;
+  alone.train.micro_batch_size /= 2;
+  const Records expected = test::run_steps(alone, 1, loss_steps);
+  for (const Mesh& mesh : {test::mesh_of(2, 2, 1), test::mesh_of(1, 2, 2)}) {
+    INFO(to_string(mesh));
+    config::Config config = alone;
+    config.mesh = config_on(mesh).mesh;
+    config.train.micro_batch_size = config_on(mesh).train.micro_batch_size / 2;
+    const Records found = test::run_steps(config, mesh.ranks(), loss_steps);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(found[i].aux_loss == Approx(expected[i].aux_loss).epsilon(1e-5));
+      CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
+    }
+  }
+}
+
 }  // namespace lancet

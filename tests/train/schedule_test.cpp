@@ -144,7 +144,7 @@ TEST_CASE("master_weights=false in fp32 changes nothing, and the log says so onc
     const test::LogCapture log;
     const auto world = comm::make_self();
     REQUIRE(train::train(config, *world, {.local_ranks = 1}).ok());
-    CHECK(log.count("train.master_weights=false changes nothing in fp32") == notes);
+    CHECK(log.count("train.master_weights changes nothing in fp32") == notes);
     std::vector<std::string> losses;
     std::istringstream lines(log.text());
     for (std::string line; std::getline(lines, line);)
@@ -256,6 +256,33 @@ TEST_CASE("step tally: what the routers have not is empty, also after a step tha
   CHECK_FALSE(record.z_loss.has_value());
   CHECK_FALSE(tally.layers()[0].bias_spread.has_value());
   CHECK(record.experts_per_token == 1.5);
+}
+
+TEST_CASE("a warm-up and a decay that do not fit the steps are said, with what happens") {
+  const test::TemporaryFolder folder;
+  auto config = test::small_config();
+  config.train.steps = 6;
+  config.log.run_dir = folder / "run";
+  const auto warnings = [&](config::LrSchedule schedule, int warmup, int decay, const char* text) {
+    std::filesystem::remove_all(config.log.run_dir);
+    config.train.lr_schedule = schedule;
+    config.train.lr_warmup_steps = warmup;
+    config.train.lr_decay_steps = decay;
+    const test::LogCapture log;
+    const auto world = comm::make_self();
+    REQUIRE(train::train(config, *world, {.local_ranks = 1}).ok());
+    CHECK(log.count("expected at most train.steps") == log.count(text));
+    return log.count(text);
+  };
+  using enum config::LrSchedule;
+  CHECK(warnings(wsd, 4, 2, "train.steps = 6") == 0);
+  CHECK(warnings(linear, 4, 4, "expected at most") == 0);
+  const std::string both = "train.lr_warmup_steps + train.lr_decay_steps: expected at most train.steps = 6, found ";
+  CHECK(warnings(wsd, 4, 4, (both + "4 + 4; the decay takes 2 steps").c_str()) == 1);
+  CHECK(warnings(wsd, 0, 8, (both + "0 + 8; the decay takes 6 steps").c_str()) == 1);
+  CHECK(warnings(cosine, 7, 0,
+                 "train.lr_warmup_steps: expected at most train.steps = 6, found 7; the run ends before it reaches "
+                 "train.lr") == 1);
 }
 
 }  // namespace lancet::train

@@ -200,6 +200,31 @@ TEST_CASE("an unreadable checkpoint is an error and does not fall back to an old
   }
 }
 
+TEST_CASE("a reader takes the newest checkpoint again if the run that writes them removes the one that it reads") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  config.train.save_interval = 2;
+  REQUIRE(train_run(config, 1).code == ExitCode::done);
+  const fs::path checkpoints = fs::path(folder / "run") / "checkpoints";
+  fs::rename(checkpoints / "step-000006", folder / "later");  // not yet saved
+  fs::rename(checkpoints / "step-000002", folder / "gone");
+  const test::LogCapture log;
+  std::vector<std::string> read(2);
+  REQUIRE(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+            const auto loaded = run::load_newest(folder / "run", world, [&](const run::ModelFolder& found) -> Status {
+              read[std::size_t(world.rank())] += found.checkpoint.path().filename().string() + " ";
+              if (found.checkpoint.path().filename() != "step-000004") return {};
+              if (world.rank() == 1) return {};  // it has opened all files in time
+              fs::rename(folder / "later", checkpoints / "step-000006");
+              fs::rename(checkpoints / "step-000004", checkpoints / "step-000004.removed.tmp");
+              return data_error("no such file");
+            });
+            return loaded.ok() ? Status() : Status(loaded.error());
+          }).ok());
+  CHECK(read == std::vector<std::string>(2, "step-000004 step-000006 "));
+  CHECK(log.count("not whole") == 0);
+}
+
 TEST_CASE("another number of steps is listed as a change if the learning rate depends on it") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "run");

@@ -291,6 +291,12 @@ Status check(const Config& config, int ranks);
 // Checks that training has token files (or data.synthetic), and a tokenizer if it generates text. Opens no file.
 Status check_data(const Config& config);
 
+// False if no value of the field changes anything in a run of this config, as of model.router in a dense model.
+bool has_effect(std::string_view path, const Config& config, int ranks);
+// The fields without effect whose values are not the defaults, in a line for each reason: "a.b, a.c change nothing
+// ...".
+std::vector<std::string> without_effect(const Config& config, int ranks);
+
 // All fields, resolved; parse(to_json(c)) == c.
 std::string to_json(const Config& config);
 

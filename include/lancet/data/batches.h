@@ -102,8 +102,9 @@ class Sampler {
   static Result<Sampler> make(TokenFile file, const SamplerOptions& options);
 
   // Writes micro-batch number `micro_batch` of this rank's rows of step `step`: inputs and targets are [rows, seq_len],
-  // rows = inputs.size() / seq_len. Rank r owns the global batch's rows [r, r+1) * global_batch / ranks, and its
-  // micro-batches follow one another in them. `ranks` divides global_batch. Threads may share a sampler.
+  // rows = inputs.size() / seq_len. The micro-batches of all ranks follow one another in the global batch, rank after
+  // rank within each, so that micro-batch m is the same rows on any number of ranks. `ranks` divides global_batch.
+  // Threads may share a sampler.
   // Data error: an id outside the file's vocabulary.
   Status batch(std::uint64_t step, int rank, int ranks, int micro_batch, std::span<TokenId> inputs,
                std::span<TokenId> targets) const;

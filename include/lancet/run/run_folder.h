@@ -83,10 +83,14 @@ struct ModelFolder {
   std::string name() const { return checkpoint.path().string(); }
 };
 
+// Collective: true if rank 0 does not find the checkpoint. A run renames a checkpoint before it deletes its files.
+Result<bool> is_removed(const std::filesystem::path& checkpoint, comm::Communicator& world);
+
 // Collective. from: a checkpoint's folder, or the folder of a run with checkpoints. Passes the newest checkpoint to
-// `load`; if opening or loading it is a data error on any rank, logs why and tries the next older one. Returns the one
-// that was loaded. Data errors: `from` is neither kind of folder; no checkpoint is whole. Internal error: the system
-// cannot list a folder. Other errors of `load` are returned unchanged.
+// `load`; if opening or loading it is a data error on any rank, logs why and tries the next older one, or begins with
+// the newest again if a run that trains has removed the checkpoint. Returns the one that was loaded. Data errors:
+// `from` is neither kind of folder; no checkpoint is whole. Internal error: the system cannot list a folder. Other
+// errors of `load` are returned unchanged.
 Result<ModelFolder> load_newest(const std::filesystem::path& from, comm::Communicator& world,
                                 const std::function<Status(const ModelFolder&)>& load);
 
