@@ -7,7 +7,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cache="$BUILD_DIR/CMakeCache.txt"
-options=()
+options=(-DLANCET_CUDA=AUTO)
 if [ "${1:-}" != --no-tests ]; then
   options+=(-DLANCET_TESTS=ON)
 else

@@ -3,7 +3,7 @@
 #   scripts/test.sh [ctest options...]        e.g. scripts/test.sh -R planner
 #   scripts/test.sh --all [ctest options...]  with the CUDA plugin if nvcc is there, and with the long tests (label
 #                                             long), some of which are builds of their own
-# Without --all, a new build folder has the plugin only on a machine with a GPU: compiling it takes minutes.
+# Without --all, a machine without a GPU does not build the plugin, unless the folder has it: compiling it takes minutes.
 # With sanitizers: cmake --workflow --preset address (or thread)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -15,9 +15,8 @@ without_long=(-LE '^long$')
 options=()
 if [ "${1:-}" = --all ]; then
   without_long=()
-  options=(-DLANCET_CUDA=AUTO)
   shift
-elif [ ! -f "$BUILD_DIR/CMakeCache.txt" ] && ! nvidia-smi -L >/dev/null 2>&1; then
+elif [ ! -f "$BUILD_DIR/liblancet_cuda.so" ] && ! nvidia-smi -L >/dev/null 2>&1; then
   options=(-DLANCET_CUDA=OFF)
 fi
 start=$SECONDS
