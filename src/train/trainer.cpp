@@ -1,14 +1,14 @@
 // set_up() goes from what is cheap to check to what is costly: config, transport, data, the least memory, the cores,
-// streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. The plans
-// of the step and of evaluation share one store of weights and one arena, as only one of them runs at a time. Work that
+// streams, the network check, the peak for MFU, the plans, memory, the executors and the initial weights. The plans of
+// the step and of evaluation share one store of weights and one arena, as only one of them runs at a time. Work that
 // can fail on one rank alone ends in comm::agree(), so that all ranks return the same error. step() runs the plan,
 // which has all micro batches of the step or, if these are many, several (planner/from_config.h); then it runs several
 // times, and all runs but the last leave out what closes the step. Where the plan lists the end of the step before
-// (ir/dependencies.h), the first run executes it; settle() runs it alone. What a run reads is read before it: the
-// ranks agree on an error of the data, and none is left in a collective. step() sums up losses and times, and then, where the load of
-// the experts has left the planned one (Replanning), makes new plans and binds them to the same weights. If the loss or
-// the norm is not finite, it runs the micro batches again on the same weights to name the first tensor with such a
-// number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
+// (ir/dependencies.h), the first run executes it; settle() runs it alone. What a run reads is read before it: the ranks
+// agree on an error of the data, and none is left in a collective. step() sums up losses and times, and then, where the
+// load of the experts has left the planned one (Replanning), makes new plans and binds them to the same weights. If the
+// loss or the norm is not finite, it runs the micro batches again on the same weights to name the first tensor with
+// such a number. With train.on_non_finite = skip the step is then skipped, since its update was guarded.
 #include "lancet/train/trainer.h"
 
 #include <fmt/format.h>

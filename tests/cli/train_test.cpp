@@ -120,8 +120,9 @@ TEST_CASE("where the system gives no thread, an error says how many were wanted 
                   folder.write("small.json", test::small_config_text) +
                   " --set threads=3 --set log.peak_tflops=null --run-dir " + (folder / "run") + " >/dev/null");
   CHECK(outcome.code == 1);
-  CHECK(outcome.lines_with("error: cannot start thread 2 of the 3 that compute: Resource temporarily unavailable; allow "
-                           "more threads (ulimit -u, a container's pids.max) or compute with fewer (threads=1)") == 1);
+  CHECK(
+      outcome.lines_with("error: cannot start thread 2 of the 3 that compute: Resource temporarily unavailable; allow "
+                         "more threads (ulimit -u, a container's pids.max) or compute with fewer (threads=1)") == 1);
 }
 
 TEST_CASE("the last --run-dir counts, and its name is one line") {

@@ -16,6 +16,7 @@ PROJECT = """
 cmake_minimum_required(VERSION 3.25)
 project(small LANGUAGES NONE)
 option(LANCET_TESTS "" ON)
+set(LANCET_CUDA AUTO CACHE STRING "")
 message(STATUS "CUDA: left out, since no nvcc was found")
 foreach(i RANGE 1 %d)
   add_custom_command(OUTPUT ${i} COMMAND ${CMAKE_COMMAND} -E touch ${i})
