@@ -436,7 +436,11 @@ class TrainerImpl final : public Trainer {
 
   // Gives a run of the plan its micro batches. Collective, unless they are read already on all ranks.
   Status fill_inputs(std::int64_t step, int run) {
-    if (read_ != std::pair(step, run)) LANCET_TRY(comm::agree(world_, read(step, run)));
+    if (read_ != std::pair(step, run)) {
+      const Status mine = read(step, run);
+      LANCET_ASSIGN(const bool failed, comm::any(world_, !mine.ok()));
+      if (failed) return comm::agree(world_, mine);
+    }
     int number = run * micro_batches_a_run();
     std::size_t at = 0;
     for (BoundMicroBatch& micro : step_.micro_batches) {
