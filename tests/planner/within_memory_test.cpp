@@ -96,6 +96,18 @@ TEST_CASE("memory limit: plans of every policy stay within it") {
   if (report.chosen == "sequential" && policy != "sequential") CHECK_FALSE(report.why.empty());
 }
 
+TEST_CASE("memory limit: no plan makes more again than the limit asks for") {
+  planner::PlanRequest r = limited_request("sequential", nullptr);
+  const std::int64_t all_kept = schedule::plan_bytes(limited_plan(r));
+  const std::int64_t activation = 16 * 64 * 32 * 4;  // the smallest; the widest is four times as large
+  for (int i = 1; i <= 12; ++i) {
+    r.memory_limit = all_kept - all_kept * i / 64;
+    const std::int64_t used = schedule::plan_bytes(limited_plan(r));
+    CHECK(used <= r.memory_limit);
+    CHECK(used > r.memory_limit - 2 * activation);
+  }
+}
+
 TEST_CASE("memory limit: a plan that fits anyway is the plan without a limit") {
   const DeclaredCosts costs;
   for (const char* policy : {"sequential", "dw", "lancet"}) {
