@@ -7,7 +7,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cache="$BUILD_DIR/CMakeCache.txt"
-options=(-DLANCET_CUDA=AUTO)
+options=(-DLANCET_CUDA=AUTO)  # scripts/test.sh may have left the plugin out of this folder
 if [ "${1:-}" != --no-tests ]; then
   options+=(-DLANCET_TESTS=ON)
 else

@@ -18,7 +18,8 @@ Error error_of(const std::exception& thrown) {
         "cannot allocate memory: the system has no more for this process; raise its limit (ulimit -v, the container's "
         "memory) or make the work smaller");
   if (const auto* error = dynamic_cast<const std::filesystem::filesystem_error*>(&thrown))
-    return internal_error(fmt::format("{}: {}", error->path1().string(), error->code().message()));
+    return internal_error(fmt::format("{}{}{}: {}", error->path1().string(), error->path2().empty() ? "" : " to ",
+                                      error->path2().string(), error->code().message()));
   if (const auto* error = dynamic_cast<const std::system_error*>(&thrown)) {
     if (error->code() != std::errc::resource_unavailable_try_again)
       return internal_error(fmt::format("a call of the system failed: {}", what));

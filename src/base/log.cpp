@@ -5,7 +5,6 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <string_view>
 
 #include "lancet/base/shown.h"
@@ -16,13 +15,7 @@ namespace {
 
 // Bytes that are no UTF-8, as of a file's name in Latin-1, become \xHH.
 std::string escaped(std::string_view text) {
-  std::string result;
-  for (std::size_t valid = 0; !text.empty(); text.remove_prefix(std::min(valid + 1, text.size()))) {
-    valid = first_invalid_utf8(text);
-    result += text.substr(0, valid);
-    if (valid < text.size()) result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[valid]));
-  }
-  return result;
+  return replace_invalid_utf8(text, [](unsigned char byte) { return fmt::format("\\x{:02x}", byte); });
 }
 
 // Writes a line's text: that of a warning or an error on one line, after "warning: " or "error: ".

@@ -49,17 +49,21 @@ std::size_t first_invalid_utf8(std::string_view text) {
   return n;
 }
 
-std::string replace_invalid_utf8(std::string_view bytes) {
+std::string replace_invalid_utf8(std::string_view bytes, const std::function<std::string(unsigned char)>& replacement) {
   std::string text;
   while (!bytes.empty()) {
     const std::size_t valid = first_invalid_utf8(bytes);
     text += bytes.substr(0, valid);
     bytes.remove_prefix(valid);
     if (bytes.empty()) break;
-    text += "\xEF\xBF\xBD";
+    text += replacement(static_cast<unsigned char>(bytes.front()));
     bytes.remove_prefix(1);
   }
   return text;
+}
+
+std::string replace_invalid_utf8(std::string_view bytes) {
+  return replace_invalid_utf8(bytes, [](unsigned char) { return "\xEF\xBF\xBD"; });
 }
 
 std::size_t complete_utf8(std::string_view bytes) {

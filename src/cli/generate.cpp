@@ -262,7 +262,7 @@ void add_generate(CLI::App& app, Selection& selection) {
   arguments->model = add_from_arguments(*command);
   CLI::Option* prompt = command->add_option(
       "--prompt", arguments->prompt,
-      "Start of the text; default: standard input. An empty prompt starts from the end-of-text token");
+      "Start of the text; default: standard input. An empty prompt starts from the token that begins a text");
   command
       ->add_option("--temperature", arguments->sampling.temperature,
                    "Divides the logits; 0: always the most probable token")
@@ -280,7 +280,7 @@ void add_generate(CLI::App& app, Selection& selection) {
       ->add_option("--tokenizer", arguments->tokenizer,
                    "Folder with vocab.json and merges.txt; default: the run's tokenizer")
       ->type_name("DIR");
-  command->add_flag("--ids", arguments->ids, "Prompt and result are token ids; no tokenizer is used");
+  command->add_flag("--ids", arguments->ids, "Prompt and result are token ids");
   command->add_flag("--only-new", arguments->only_new, "Do not print the prompt");
   add_special_as_text(*command, arguments->special);
   command->add_flag("--past-end", arguments->past_end, "Continue after the end-of-text token");

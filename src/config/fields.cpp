@@ -77,6 +77,11 @@ constexpr Condition samples = {[](const Config& c, int) { return c.train.sample_
                                "without train.sample_tokens"};
 constexpr Condition overlaps = {[](const Config& c, int) { return c.overlap.policy != "sequential"; },
                                 "under overlap.policy \"sequential\""};
+constexpr Condition searches = {
+    [](const Config& c, int) { return c.overlap.policy == "lancet" || c.overlap.policy == "auto"; },
+    "unless overlap.policy is \"lancet\" or \"auto\""};
+constexpr Condition sharded = {[](const Config& c, int ranks) { return ranks > c.mesh.stage * c.mesh.tensor; },
+                               "without ranks that share the batch"};
 constexpr Condition replans = {[](const Config& c, int ranks) { return ranks > 1 && overlaps.holds(c, ranks); },
                                "on one rank or under overlap.policy \"sequential\""};
 constexpr Condition mirrored = {[](const Config& c, int) { return c.comm.transport == Transport::mirrored; },
@@ -180,7 +185,8 @@ constexpr Field table[] = {
     ROW(train.dtype, any(),
         "type of matrix products and activations; optimizer state is fp32; for parameters see master_weights"),
     ROW(train.zero, between(0, 1),
-        "1: the ranks that sum a weight's gradient divide its optimizer state among them (ZeRO-1); 0: each keeps all"),
+        "1: the ranks that sum a weight's gradient divide its optimizer state among them (ZeRO-1); 0: each keeps all")
+        .when(sharded),
     ROW(train.reduce_dtype, any(),
         "type in which gradients travel between ranks; bf16 halves the messages; sums are fp32"),
     ROW(train.sequence_parallel, any(),
@@ -251,13 +257,13 @@ constexpr Field table[] = {
     ROW(overlap.groups_per_moe, between(1, 1000), "groups of instructions between two MoE layers (gamma)")
         .when(overlaps),
     ROW(overlap.memory_factor, between(1, 1000),
-        "the largest arena that a search of schedules may choose, relative to sequential's"),
+        "the largest arena that a search of schedules may choose, relative to sequential's").when(overlaps),
     ROW(overlap.split_backward, any(),
-        "lancet: also split the backward pass into parts where that is faster; false: as in the paper").when(overlaps),
+        "lancet: also split the backward pass into parts where that is faster; false: as in the paper").when(searches),
     ROW(overlap.across_steps, any(),
         "lancet: where that is faster, the last sums of gradients and updates of a step run beside the forward pass of "
         "the next one; values stay the same; not with train.clip_grad or train.on_non_finite=skip; false: never")
-        .when(overlaps),
+        .when(searches),
     ROW(overlap.reach, between(-1, 1e6),
         "forced number of groups before and after each MoE layer in its partition range; -1: the fastest")
         .when(overlaps),

@@ -174,9 +174,6 @@ Result<std::optional<Evaluation>> evaluation_batches(const config::Config& confi
   evaluation.count = (evaluation.sequences + rows - 1) / rows;
   evaluation.batches =
       std::make_unique<EvaluationBatches>(std::move(sampler), length, evaluation.sequences, place, shares);
-  // An id that is no token is found now, and not once hours of training are done.
-  std::vector<std::int32_t> inputs(std::size_t(config.train.micro_batch_size * length)), targets(inputs.size());
-  for (std::int64_t i = 0; i < evaluation.count; ++i) LANCET_TRY(evaluation.batches->fill(i, 0, inputs, targets));
   return std::optional<Evaluation>(std::move(evaluation));
 }
 

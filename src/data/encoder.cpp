@@ -9,8 +9,8 @@
 // of the longest tokens), so that time and memory grow with its length alone. BPE never merges across the border of two
 // tokens that it returns side by side, so a list of tokens is what BPE returns for their text if and only if it returns
 // each two neighbours for theirs. A block loses its last quarter, whose tokens the text after it could change, and the
-// next block begins there; the two tokens at the border are checked. Where no border of a block passes, the whole
-// pre-token is merged at once.
+// next block begins there; the two tokens at the border are checked. Where no border of a block passes, the block
+// doubles.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -148,26 +148,28 @@ struct Encoder::State {
     ids.insert(ids.end(), cached_ids.begin() + begin, cached_ids.begin() + cached_ends[number]);
   }
 
-  void merge_in_blocks(std::string_view word, std::vector<TokenId>& ids) {
-    const std::size_t before = ids.size();
+  void merge_in_blocks(std::string_view word, std::vector<TokenId>& ids) const {
     std::vector<TokenId> block, next;
-    encode_word(word.substr(0, block_bytes), block);
-    for (std::string_view rest = word; rest.size() > block_bytes;) {
-      std::size_t kept = block.size(), bytes = block_bytes;
+    std::size_t size = block_bytes;
+    merge(word.substr(0, size), block);
+    while (word.size() > size) {
+      std::size_t kept = block.size(), bytes = size;
+      next.clear();
       do {
         bytes -= tables->tokens[std::size_t(block[--kept])].size();
-        if (bytes > block_bytes / 4 * 3) continue;
+        if (bytes > size / 4 * 3) continue;
         next.clear();
-        encode_word(rest.substr(bytes, block_bytes), next);
+        merge(word.substr(bytes, block_bytes), next);
       } while (kept > 0 && (next.empty() || !are_neighbours(block[kept - 1], next.front())));
-      if (kept == 0) {
-        ids.resize(before);
-        return HeapMerger(*tables, word).run(ids);
+      size = kept > 0 ? block_bytes : 2 * size;
+      if (kept > 0) {
+        ids.insert(ids.end(), block.begin(), block.begin() + std::ptrdiff_t(kept));
+        word.remove_prefix(bytes);
+        block.swap(next);
+      } else {
+        block.clear();
+        merge(word.substr(0, size), block);
       }
-      ids.insert(ids.end(), block.begin(), block.begin() + std::ptrdiff_t(kept));
-      rest.remove_prefix(bytes);
-      block.swap(next);
-      next.clear();
     }
     ids.insert(ids.end(), block.begin(), block.end());
   }

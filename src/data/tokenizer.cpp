@@ -20,11 +20,12 @@ std::uint64_t hash_of(const TokenizerTables& tables) {
 
 // made: by id, whether a merge makes it. Special tokens are whole characters, so that a text falls apart into whole
 // characters around them.
-void find_special(TokenizerTables& tables, const std::vector<bool>& made) {
+void find_special(TokenizerTables& tables, const std::vector<bool>& made, const std::vector<TokenId>& added) {
   for (std::size_t id = 0; id < tables.tokens.size(); ++id) {
     const std::string& token = tables.tokens[id];
-    if (token.size() > 1 && (!made[id] || std::ranges::count(tables.ends, TokenId(id))) &&
-        replace_invalid_utf8(token) == token)
+    const bool is_special =
+        !made[id] || std::ranges::count(tables.ends, TokenId(id)) || std::ranges::count(added, TokenId(id));
+    if (token.size() > 1 && is_special && first_invalid_utf8(token) == token.size())
       tables.special.push_back(TokenId(id));
   }
   const auto first = [&](TokenId id) { return static_cast<unsigned char>(tables.tokens[std::size_t(id)].front()); };
@@ -97,7 +98,7 @@ Result<Tokenizer> Tokenizer::make(std::vector<std::string> tokens, std::vector<M
   tables->tokens = std::move(tokens);
   tables->merges = std::move(merges);
   tables->hash = hash_of(*tables);
-  find_special(*tables, made);
+  find_special(*tables, made, bounds.added);
   Tokenizer tokenizer;
   tokenizer.tables_ = std::move(tables);
   return tokenizer;

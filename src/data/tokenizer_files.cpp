@@ -12,6 +12,7 @@
 
 #include "lancet/base/files.h"
 #include "lancet/base/json.h"
+#include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/data/tokenizer.h"
 #include "text.h"
@@ -111,7 +112,15 @@ Result<std::set<std::string>> read_added_tokens(const fs::path& folder, std::vec
   std::map<std::string, std::string> by_text;  // the id, as its file writes it
   for (const auto& [token, id] : listed.items()) by_text[token] = json_text(id);
   const auto decoder = configured.value("added_tokens_decoder", nlohmann::json::object());
-  for (const auto& [id, token] : decoder.items()) by_text.emplace(content_of(token), id);
+  for (const auto& [id, token] : decoder.items()) {
+    const auto [at, is_new] = by_text.emplace(content_of(token), id);
+    if (!is_new && at->second != id)
+      return data_error(fmt::format("{}: expected the id {} of {} for the added token {}, found {}", config.string(),
+                                    at->second, list.filename().string(), shown(at->first), shown(id)));
+    for (const char* field : {"lstrip", "rstrip", "single_word"})
+      if (token.is_object() && token.value(field, nlohmann::json()) == true)
+        log::warn("{}: {} of {} is not applied", config.string(), field, shown(at->first));
+  }
   std::map<std::size_t, std::string> by_id;
   std::set<std::string> added;
   for (const auto& [token, text] : by_text) {
@@ -134,35 +143,42 @@ Result<std::set<std::string>> read_added_tokens(const fs::path& folder, std::vec
   return added;
 }
 
-// generation_config.json and config.json name ids, tokenizer_config.json names tokens.
+// What the tokenizer's own config says comes first, and generation also stops where the model's says.
 Result<TextBounds> read_bounds(const fs::path& folder, const std::vector<std::string>& tokens) {
+  TextBounds bounds;
+  const fs::path own = folder / "tokenizer_config.json";
+  LANCET_ASSIGN(const auto configured, read_object(own, "a tokenizer's config"));
+  const auto named = [&](const char* field) {
+    const auto it = std::ranges::find(tokens, content_of(configured.value(field, nlohmann::json())));
+    return it == tokens.end() ? TokenId(-1) : TokenId(it - tokens.begin());
+  };
+  bounds.begin = named("bos_token");
+  if (const TokenId end = named("eos_token"); end >= 0) bounds.ends.push_back(end);
+  for (const char* field : {"add_prefix_space", "add_bos_token"})
+    if (configured.value(field, nlohmann::json()) == true) log::warn("{}: {} is not applied", own.string(), field);
   const auto is_id = [](const nlohmann::json& id) {
     return id.is_number_integer() && id >= 0 && id <= std::numeric_limits<TokenId>::max();
   };
-  TextBounds bounds;
+  const auto is_token = [&](const nlohmann::json& id) { return is_id(id) && id < tokens.size(); };
+  bool found = false;  // ids at which the model's texts end
   for (const char* name : {"generation_config.json", "config.json"}) {
     LANCET_ASSIGN(const auto config, read_object(folder / name, "a model's config"));
-    const nlohmann::json begin = config.value("bos_token_id", nlohmann::json()),
-                         end = config.value("eos_token_id", nlohmann::json());
-    if (bounds.begin < 0 && is_id(begin)) bounds.begin = begin.get<TokenId>();
-    if (!bounds.ends.empty()) continue;
-    if (end.is_array() && std::ranges::all_of(end, is_id))
-      bounds.ends = end.get<std::vector<TokenId>>();
-    else if (is_id(end))
-      bounds.ends = {end.get<TokenId>()};
-    else if (!end.is_null())
+    const nlohmann::json begin = config.value("bos_token_id", nlohmann::json());
+    nlohmann::json ends = config.value("eos_token_id", nlohmann::json());
+    if (ends.is_null()) ends = nlohmann::json::array();
+    if (!ends.is_array()) ends = nlohmann::json::array({ends});
+    if (const auto wrong = std::ranges::find_if_not(ends, [&](const auto& id) { return is_id(id) || id == -1; });
+        wrong != ends.end())
       return data_error(fmt::format("{}: eos_token_id: expected an id or a list of ids, found {}",
-                                    (folder / name).string(), shown(end)));
+                                    (folder / name).string(), shown(*wrong)));
+    if (bounds.begin < 0 && is_token(begin)) bounds.begin = begin.get<TokenId>();
+    if (found) continue;
+    for (const nlohmann::json& id : ends) {
+      if (!is_token(id)) continue;
+      found = true;
+      if (std::ranges::count(bounds.ends, id.get<TokenId>()) == 0) bounds.ends.push_back(id.get<TokenId>());
+    }
   }
-  LANCET_ASSIGN(const auto config, read_object(folder / "tokenizer_config.json", "a tokenizer's config"));
-  const auto named = [&](const char* field) {
-    const auto it = std::ranges::find(tokens, content_of(config.value(field, nlohmann::json())));
-    return it == tokens.end() ? TokenId(-1) : TokenId(it - tokens.begin());
-  };
-  const auto is_token = [&](TokenId id) { return id >= 0 && std::size_t(id) < tokens.size(); };
-  if (!is_token(bounds.begin)) bounds.begin = named("bos_token");
-  if (const TokenId end = named("eos_token"); end >= 0 && std::ranges::none_of(bounds.ends, is_token))
-    bounds.ends.push_back(end);
   return bounds;
 }
 
@@ -210,7 +226,9 @@ Result<Tokenizer> Tokenizer::load(const fs::path& folder) {
   LANCET_ASSIGN(auto tokens, read_vocabulary(folder / "vocab.json"));
   LANCET_ASSIGN(auto merges, read_merges(folder / "merges.txt", tokens));
   LANCET_ASSIGN(const auto added, read_added_tokens(folder, tokens));
-  LANCET_ASSIGN(auto bounds, read_bounds(folder, tokens));
+  LANCET_ASSIGN(TextBounds bounds, read_bounds(folder, tokens));
+  for (std::size_t id = 0; id < tokens.size(); ++id)
+    if (added.contains(tokens[id])) bounds.added.push_back(TokenId(id));
   auto tokenizer = make(std::move(tokens), std::move(merges), std::move(bounds));
   if (!tokenizer) return data_error(fmt::format("{}: {}", folder.string(), tokenizer.error().message));
   LANCET_TRY(check_belong_together(folder, *tokenizer, added));

@@ -161,9 +161,9 @@ Kept scan(const std::filesystem::path& path, std::int64_t step) {
       ++kept.dropped;
       continue;
     }
+    if (*found == step && line.find("\"held_out_loss\": null") != line.npos) break;  // the evaluation runs again
     kept.bytes += std::int64_t(line.size()) + 1;
-    kept.held_out |= *found == step && line.find("\"held_out_loss\": ") != line.npos &&
-                     line.find("\"held_out_loss\": null") == line.npos;
+    kept.held_out |= *found == step && line.find("\"held_out_loss\": ") != line.npos;
   }
   return kept;
 }

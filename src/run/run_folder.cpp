@@ -281,7 +281,8 @@ void remove_leftovers(const fs::path& target) {
 
 Result<bool> is_removed(const fs::path& checkpoint, comm::Communicator& world) {
   std::error_code error;
-  return comm::any(world, world.rank() == 0 && !fs::exists(checkpoint, error) && !error);
+  const bool gone = fs::symlink_status(checkpoint, error).type() == fs::file_type::not_found;  // a link is not removed
+  return comm::any(world, world.rank() == 0 && gone);
 }
 
 Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
@@ -385,9 +386,9 @@ Status copy_tokenizer(const fs::path& from, const fs::path& to) {
     const std::string name = (to / "generation_config.json").string();
     if (std::error_code error; fs::exists(name, error)) {
       LANCET_ASSIGN(const std::string text, read_file(name, "a model's config"));
-      LANCET_ASSIGN(config, parse_json<nlohmann::ordered_json>(text, name, ExitCode::data));
+      LANCET_ASSIGN(config, parse_json<nlohmann::ordered_json>(text, name, ExitCode::data, JsonComments::ignored));
     }
-    config["bos_token_id"] = tokenizer.bos();
+    if (tokenizer.bos() >= 0) config["bos_token_id"] = tokenizer.bos();
     config["eos_token_id"] = std::vector<data::TokenId>(tokenizer.ends().begin(), tokenizer.ends().end());
     if (tokenizer.ends().size() == 1) config["eos_token_id"] = tokenizer.ends().front();
     LANCET_TRY(checkpoint::write_file(files, name, json_text(config, {.indent = 2}) + "\n"));

@@ -247,7 +247,9 @@ Status Saver::finish() {
 }
 
 void Saver::finish_commit() const {
-  while (phase_ == Phase::committing && world_.rank() == 0 && !writer_->wait_finished(tick())) continue;
+  const auto start = std::chrono::steady_clock::now();
+  while (phase_ == Phase::committing && world_.rank() == 0 && !writer_->wait_finished(tick()))
+    if (seconds_since(start) > config_.comm.timeout_s) break;
 }
 
 // Collective. Waits until no save is under way, or until `most` has passed on any rank. True if no save is under way.

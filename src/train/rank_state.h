@@ -132,6 +132,11 @@ class TrainingData {
     LANCET_ASSIGN(batches_, data::training_batches(config, expected, rank, ranks, sample_offset));
     LANCET_ASSIGN(expected, data::tokenizer_of_training(config));
     LANCET_ASSIGN(evaluation_, data::evaluation_batches(config, expected, rank, ranks));
+    // An id that is no token is found now, and not once hours of training are done.
+    std::vector<std::int32_t> inputs(std::size_t(config.train.micro_batch_size * config.train.seq_len)),
+        targets(inputs.size());
+    for (std::int64_t i = 0; evaluation_ && i < evaluation_->count; ++i)
+      LANCET_TRY(evaluation_->batches->fill(i, 0, inputs, targets));
     return {};
   }
 

@@ -108,8 +108,7 @@ class Run {
     const bool last = state_.position.step + 1 >= config.train.steps;
     auto record = trainer.step(state_.position.step, last ? Trainer::Border::closed : Trainer::Border::open);
     if (!record.ok()) {
-      if (record.error().code == ExitCode::data && record.error().agreed && state_.position.step > 0 &&
-          !saving_.is_saved()) {
+      if (record.error().code == ExitCode::data && record.error().agreed && state_.position.step > 0) {
         records_.completed(trainer.norm_before());
         unread_ = record.error();
         return true;
@@ -239,6 +238,7 @@ class Run {
   Result<bool> evaluate() {
     const std::int64_t step = state_.position.step;
     LANCET_TRY(settle());
+    if (step >= state_.config.train.steps) LANCET_TRY(named("saving", saving_.finish()));  // whatever evaluates loses
     auto evaluated = state_.trainer->evaluate();
     if (!evaluated.ok() && evaluated.error().agreed && evaluated.error().code == ExitCode::data) {
       unread_ = evaluated.error();

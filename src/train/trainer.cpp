@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -113,7 +114,12 @@ class TrainerImpl final : public Trainer {
     return record;
   }
 
-  Status read(std::int64_t step) override { return read(step, 0); }
+  Status read(std::int64_t step) override {
+    const auto start = std::chrono::steady_clock::now();
+    const Status status = read(step, 0);
+    read_seconds_ = seconds_since(start);
+    return status;
+  }
   void time_next_step() override { time_step_ = true; }
   bool is_open() const override { return open_; }
   Status settle() override {
@@ -132,12 +138,14 @@ class TrainerImpl final : public Trainer {
     const double batch_tokens =
         double(config_.train.micro_batch_size * config_.train.seq_len) * config::batch_ranks(config_, world_.size());
     for (std::int64_t i = 0; i < evaluation->count; ++i) {
-      LANCET_ASSIGN(const bool stop, interrupted());
-      if (stop) return std::optional<double>();
       BoundMicroBatch& micro = evaluate_.micro_batches[0];
       evaluation_order_.fill(i, 0, micro.sequence);
       const bool reads = !micro.tokens.empty();  // not a stage between the first and the last one
-      LANCET_TRY(comm::agree(world_, reads ? evaluation->batches->fill(i, 0, micro.tokens, micro.targets) : Status()));
+      const Status mine = reads ? evaluation->batches->fill(i, 0, micro.tokens, micro.targets) : Status();
+      std::array<float, 2> sums{is_asked_to_stop() ? 1.f : 0.f, mine.ok() ? 0.f : 1.f};
+      LANCET_TRY(world_.all_reduce_sum(sums));
+      if (sums[1] > 0) return comm::agree(world_, mine).error();
+      if (sums[0] > 0) return std::optional<double>();
       LANCET_TRY(evaluate_.executor->run());
       sum += double(*micro.loss) * batch_tokens;
     }
@@ -152,6 +160,7 @@ class TrainerImpl final : public Trainer {
                                                               resources_.threads, first_blocks));
     models::GenerateOptions options{
         .sampling = {.seed = static_cast<std::uint64_t>(config_.train.seed)}, .max_tokens = count, .slide = true};
+    if (const auto& tokenizer = data_.tokenizer()) options.ends = {tokenizer->ends().begin(), tokenizer->ends().end()};
     std::vector<std::int32_t> ids = prompt;
     const auto start = std::span<const std::int32_t>(prompt).last(
         std::min(prompt.size(), static_cast<std::size_t>(decoder->window())));
@@ -420,7 +429,6 @@ class TrainerImpl final : public Trainer {
 
   // Reads this rank's share of a run's micro batches.
   Status read(std::int64_t step, int run) {
-    const auto start = std::chrono::steady_clock::now();
     read_ = {-1, 0};
     const std::size_t each = step_.micro_batches[0].tokens.size();  // 0: a stage between the first and the last one
     tokens_.resize(each * step_.micro_batches.size());
@@ -430,7 +438,6 @@ class TrainerImpl final : public Trainer {
       LANCET_TRY(data_.batches().fill(step, number++, std::span(tokens_).subspan(at, each),
                                       std::span(targets_).subspan(at, each)));
     read_ = {step, run};
-    read_seconds_ += seconds_since(start);
     return {};
   }
 
@@ -488,7 +495,7 @@ class TrainerImpl final : public Trainer {
   // This rank's share of the micro batches of a step's run.
   std::vector<std::int32_t> tokens_, targets_;
   std::pair<std::int64_t, int> read_{-1, 0};  // the step and run that they are of; a step of -1: none
-  double read_seconds_ = 0;                   // of the step that runs or is next
+  double read_seconds_ = 0;                   // before the step that they are of
 };
 
 }  // namespace

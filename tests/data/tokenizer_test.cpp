@@ -129,12 +129,11 @@ TEST_CASE("Files beside a vocabulary name added tokens and the tokens at which t
   CHECK(load().eos() == 602);
   CHECK(load().bos() == 600);
   spit(folder / "config.json", R"({"bos_token_id": 601, "eos_token_id": 601})");
-  CHECK(ends() == Ids{601});
-  CHECK(load().bos() == 601);
+  CHECK(ends() == Ids{602, 601});  // the tokenizer's, then the model's
+  CHECK(load().bos() == 600);
   spit(folder / "generation_config.json", R"({"eos_token_id": [700, 600]})");  // 700: embeddings may be larger
-  CHECK(ends() == Ids{700, 600});
-  CHECK(load().eos() == 600);
-  CHECK(load().bos() == 601);
+  CHECK(ends() == Ids{602, 600});
+  CHECK(load().eos() == 602);
   CHECK(load().bytes(700).empty());
   spit(folder / "generation_config.json", R"({"eos_token_id": "</s>"})");
   CHECK_THAT(error_of(Tokenizer::load(folder.path())),
@@ -142,7 +141,7 @@ TEST_CASE("Files beside a vocabulary name added tokens and the tokens at which t
   std::filesystem::remove(folder / "generation_config.json");
   spit(folder / "config.json", R"({"bos_token_id": 50256, "eos_token_id": 50256})");  // a default of GPT-2's size
   std::filesystem::remove(folder / "tokenizer_config.json");
-  CHECK(ends() == Ids{50256, 599});
+  CHECK(ends() == Ids{599});
   CHECK(load().eos() == 599);
   CHECK(load().bos() == 599);
   spit(folder / "added_tokens.json", R"({"<s>": 601})");

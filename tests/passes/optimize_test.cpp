@@ -146,11 +146,12 @@ TEST_CASE("zero: gradients that add up over micro batches are zeroed after the u
 }
 
 TEST_CASE("sync: gradients in bf16 keep their buckets") {
-  const ir::Program backward = passes::autodiff(program(moe));
+  const ir::Program backward = of_rank(passes::autodiff(program(moe)), grid(1, 2));
   const ir::Program plain = passes::sync(backward, grid(1, 2), 1 << 20);
   const ir::Program rounded = passes::sync(backward, grid(1, 2), 1 << 20, true, {.message = DType::bf16});
   require_sound(ops::verify(rounded));
   REQUIRE(calls(rounded, "all_reduce").size() == calls(plain, "all_reduce").size());
+  REQUIRE(calls(plain, "all_reduce")[0]->label == "bucket.0");
   for (std::size_t i = 0; i < calls(plain, "all_reduce").size(); ++i) {
     const ir::Instruction& at = *calls(rounded, "all_reduce")[i];
     CHECK(at.operands == calls(plain, "all_reduce")[i]->operands);
@@ -158,6 +159,24 @@ TEST_CASE("sync: gradients in bf16 keep their buckets") {
   }
   CHECK(calls(zero_step(grid(1, 2), 1, false, DType::bf16), "reduce_scatter_flat")[0]->attributes.text("message") ==
         "bf16");
+}
+
+TEST_CASE("sync: a bucket is full with the gradient that reaches its bytes") {
+  const std::int64_t most = 20'000;
+  const ir::Program step = passes::sync(of_rank(passes::autodiff(model(2)), grid(1, 2)), grid(1, 2), most);
+  int buckets = 0, open = 0;
+  for (const ir::Instruction* at : calls(step, "all_reduce")) {
+    if (!at->label.starts_with("bucket.")) continue;
+    std::int64_t bytes = 0;
+    for (const ir::TensorId gradient : at->operands) {
+      CHECK(bytes < most);
+      bytes += ir::bytes(step.type(gradient));
+    }
+    ++buckets;
+    open += bytes < most;
+  }
+  CHECK(buckets > 3);
+  CHECK(open <= 2);  // at the end of the pass, one for each group of ranks
 }
 
 TEST_CASE("zero: one rank's step is unchanged") {

@@ -15,19 +15,22 @@ namespace {
 namespace fs = std::filesystem;
 using namespace test;
 
-// Synthetic tokens; rank 1 cannot read the batch of the step after `last`.
+// Synthetic tokens; rank 1 cannot read the last micro batch of the step after `last`.
 class EndingBatches final : public data::Batches {
  public:
   EndingBatches(const config::Config& config, comm::Communicator& world, std::int64_t last)
       : sound_(data::training_batches(config, {}, world.rank(), world.size()).value()),
-        last_(world.rank() == 1 ? last : config.train.steps) {}
+        last_(world.rank() == 1 ? last : config.train.steps),
+        last_micro_(int(config.train.gradient_accumulation_steps) - 1) {}
   Status fill(std::int64_t step, int micro, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) override {
-    return step == last_ ? data_error("injected: found the end") : sound_->fill(step, micro, inputs, targets);
+    return step == last_ && micro == last_micro_ ? data_error("injected: found the end")
+                                                 : sound_->fill(step, micro, inputs, targets);
   }
 
  private:
   const std::unique_ptr<data::Batches> sound_;
   const std::int64_t last_;
+  const int last_micro_;
 };
 
 }  // namespace
@@ -84,6 +87,7 @@ TEST_CASE("an evaluation is stopped at once on all ranks, and the run resumes fr
 TEST_CASE("a batch that one rank cannot read stops all of them, and what was trained is saved") {
   const TemporaryFolder folder;
   auto config = config_in(folder / "whole");
+  config.train.gradient_accumulation_steps = GENERATE(1, 12);  // of 12 a plan holds 6
   REQUIRE(train_run(config, 2).code == ExitCode::done);
   config.log.run_dir = folder / "run";
   const std::int64_t last = GENERATE(1, 3);

@@ -18,13 +18,15 @@ namespace lancet::data {
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 // How the special tokens that a text names are read: each as its id, or as the letters of its name. A token is special
-// if no merge makes it and it is more than one byte, or if it ends a text.
+// if it is more than one byte, and no merge makes it or it is an added token or ends a text.
 enum class SpecialTokens { ids, text };
 
-// The tokens that begin a text, and at which it ends. Ids without a token are allowed.
+// Special tokens: those that begin a text, and at which it ends, the one of the training data first. Ids without a
+// token are allowed.
 struct TextBounds {
   TokenId begin = -1;  // -1: the first of `ends`
-  std::vector<TokenId> ends;
+  std::vector<TokenId> ends = {};
+  std::vector<TokenId> added = {};  // special even if a merge makes them
 };
 
 struct TokenizerTables;
@@ -35,8 +37,7 @@ class Tokenizer {
   // Reads `folder`/vocab.json and `folder`/merges.txt, and where they exist
   // - added tokens, which need no merge and may follow those of vocab.json: added_tokens.json, and added_tokens_decoder
   //   of tokenizer_config.json. Tokens in <> or [] need no merge either;
-  // - bounds of texts: generation_config.json, config.json, tokenizer_config.json, of which the first that names one
-  //   counts.
+  // - what begins and ends texts: tokenizer_config.json, then generation_config.json, then config.json.
   // Data errors: a file that is missing or malformed (with its line), ids that are not 0..n-1, a byte without a token,
   // a merge whose parts or result have no token, a token whose merge is missing.
   static Result<Tokenizer> load(const std::filesystem::path& folder);

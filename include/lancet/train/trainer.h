@@ -58,8 +58,8 @@ class Trainer {
   enum class Border : std::uint8_t { closed, open };
   virtual Result<run::StepRecord> step(std::int64_t step, Border border) = 0;
   Result<run::StepRecord> step(std::int64_t step) { return this->step(step, Border::closed); }
-  // Not collective: reads what this rank needs first of the batch of `step`, so that step() need not. Made on all ranks
-  // without an error, or on none. Data error: it cannot be read.
+  // Not collective: reads what this rank needs first of the batch of `step`, so that step() need not. If it fails on
+  // any rank, none calls step(). Data error: it cannot be read.
   virtual Status read(std::int64_t step) = 0;
   // Requests that the last run of the next step times every instruction (runtime::Executor::time_next_run).
   virtual void time_next_step() = 0;
@@ -80,8 +80,8 @@ class Trainer {
   // Mean loss over the evaluation batches; empty if the config names none, or if any rank was interrupted. Data error,
   // on all ranks: a batch cannot be read.
   virtual Result<std::optional<double>> evaluate() = 0;
-  // Ids of the prompt followed by `count` more, each drawn from the softmax of the logits (temperature 1, Philox by
-  // seed). Empty if any rank was interrupted.
+  // Ids of the prompt followed by `count` more, or those up to the tokenizer's end of a text, each drawn from the
+  // softmax of the logits (temperature 1, Philox by seed). Empty if any rank was interrupted.
   virtual Result<std::optional<std::vector<std::int32_t>>> generate(std::vector<std::int32_t> prompt,
                                                                     std::int64_t count) = 0;
 

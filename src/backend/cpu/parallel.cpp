@@ -64,6 +64,7 @@ thread_local bool in_region = false;
 class Team {
  public:
   explicit Team(int members) {
+    helpers_.reserve(static_cast<std::size_t>(members));
     int member = 1;
     try {
       for (; member < members; ++member) helpers_.emplace_back([this, member] { help(member); });
