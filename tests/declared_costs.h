@@ -6,7 +6,7 @@
 
 namespace lancet::test {
 
-struct DeclaredCosts final : cost::Costs {
+struct DeclaredCosts : cost::Costs {
   double elements_per_ms = 40'000;  // of an op's first operand
   double network_mb_per_s = 10;
   double latency_ms = 0.05;

@@ -89,53 +89,34 @@ TEST_CASE("meshes: the profiler measures the groups that plans name, and lacks t
   CHECK(refused.message.find("collectives over the mesh's axes expert") != std::string::npos);
 }
 
-// Plans for meshes: every policy makes one, on ranks that meet in the same collectives, and trains as without overlap.
-
 namespace {
 
 using ir::Mesh;
 using test::config_on;
 
-// Rank 0's records of steps that are planned with declared costs. The plan must run on all ranks without a deadlock.
-Records planned_steps(const config::Config& config, const Mesh& mesh) {
-  const test::DeclaredCosts costs;
-  const auto plan = test::good(planner::plan_step({config, mesh.ranks()}, {.costs = &costs}));
-  const std::vector<const ir::Plan*> plans(std::size_t(mesh.ranks()), &*plan);
-  const Status status = ir::verify_ranks(plans, mesh);
-  if (!status.ok()) FAIL_CHECK(status.error().message);
-  if (mesh.ranks() > 4) return {};  // the plan is enough
-  return test::run_steps(config, mesh.ranks(), 3, {}, &costs);
-}
-
 }  // namespace
 
-// Every policy on every mesh, which has one of three ways to hold a step: with the optimizer's state whole or sharded,
-// and in two micro batches whose sequences tensor splits. Each policy and each mesh meets each of them.
-TEST_CASE("mesh plans: every policy runs on all ranks without a deadlock, and trains like sequential") {
-  const int number = GENERATE(range(0, int(test::meshes.size())));
-  const Mesh& mesh = test::meshes[std::size_t(number)];
-  const int way = GENERATE(0, 1, 2);
-  config::Config config = config_on(mesh);
-  config.train.zero = way > 0;
-  if (way == 2) {
-    config.train.gradient_accumulation_steps = 2;
-    config.train.sequence_parallel = true;
-  }
-  const Records expected = planned_steps(config, mesh);
+// Each policy on eight ranks along all axes, which have one of three ways to hold a step: with the optimizer's state
+// whole or sharded, and in two micro batches whose sequences tensor splits. What such plans train, tests/mixes holds.
+TEST_CASE("mesh plans: every policy makes one that runs on all ranks without a deadlock") {
+  const Mesh mesh = test::mesh_of(2, 2, 2);
+  const test::DeclaredCosts costs;
   const std::vector<planner::PolicyInfo> policies = planner::policies();
   for (int i = 0; i < int(policies.size()); ++i) {
-    if ((number + i) % 3 != way) continue;
-    INFO(to_string(mesh) << ", " << policies[std::size_t(i)].name << ", way " << way);
+    config::Config config = config_on(mesh);
+    config.train.zero = i % 3 > 0;
+    config.train.sequence_parallel = i % 3 == 2;
+    config.train.gradient_accumulation_steps = 1 + config.train.sequence_parallel;
     config.overlap.policy = policies[std::size_t(i)].name;
-    const Records found = planned_steps(config, mesh);
-    REQUIRE(found.size() == expected.size());
-    for (std::size_t at = 0; at < expected.size(); ++at)
-      CHECK(found[at].loss == Approx(expected[at].loss).epsilon(1e-6));
+    INFO(config.overlap.policy);
+    const auto plan = test::good(planner::plan_step({config, mesh.ranks()}, {.costs = &costs}));
+    const std::vector<const ir::Plan*> plans(std::size_t(mesh.ranks()), &*plan);
+    const Status status = ir::verify_ranks(plans, mesh);
+    if (!status.ok()) FAIL_CHECK(status.error().message);
   }
 }
 
-// Every mesh trains like one rank: the same losses, norms and drops, also where tensor splits weights, sequences and
-// the vocabulary.
+// Meshes train like one rank: the same losses, norms and drops. tests/mixes holds the mixes of models and meshes.
 
 namespace {
 
@@ -143,51 +124,20 @@ using ir::Axis;
 
 constexpr int loss_steps = 5;
 
-// Trains on all meshes that have a tensor axis of at least `tensor`. The optimizer's state is whole on every second
-// mesh, sharded on the others; `zero` says which on the first.
-void check_meshes(config::Config alone, int least_tensor = 1, int zero = 0) {
+}  // namespace
+
+TEST_CASE("meshes: steps by every router are those of one rank") {
+  const std::size_t router = GENERATE(range(std::size_t(0), test::routes.size()));
+  config::Config alone = test::mesh_config(1);
+  test::routes[router].set(alone.model);
   const Records expected = test::run_steps(alone, 1, loss_steps);
   CHECK((expected[0].drop_pct.value() > 0) == !alone.model.experts_choose());
   CHECK(expected[0].grad_norm > alone.train.clip_grad);
-  for (const Mesh& mesh : test::meshes) {
-    if (mesh[Axis::tensor] < least_tensor) continue;
-    const config::Config there = config_on(mesh);
-    config::Config config = alone;
-    config.mesh = there.mesh;
-    config.train.micro_batch_size = there.train.micro_batch_size;
-    config.train.zero = zero;
-    zero = 1 - zero;
-    INFO(to_string(mesh) << ", train.zero " << config.train.zero);
-    check_records(test::run_steps(config, mesh.ranks(), loss_steps), expected, 1e-5);
-  }
-}
-
-}  // namespace
-
-TEST_CASE("meshes: steps by every router on every mesh are those of one rank") {
-  config::Config alone = test::mesh_config(1);
-  const int router = GENERATE(range(0, int(test::routes.size())));
-  test::routes[std::size_t(router)].set(alone.model);
-  check_meshes(alone, 1, router % 2);
-}
-
-TEST_CASE("meshes: shared and narrow experts behind a dense block train as on one rank") {
-  config::Config alone = test::mesh_config(1);
-  test::set_shared(alone.model);
-  alone.train.sequence_parallel = GENERATE(false, true);
-  check_meshes(alone, alone.train.sequence_parallel ? 2 : 1);
-}
-
-TEST_CASE("meshes: a vocabulary that fills no shard of a mesh trains as on one rank") {
-  config::Config alone = test::mesh_config(1);
-  alone.model.vocab_size = 8191;
-  check_meshes(alone);
-}
-
-TEST_CASE("meshes: sequences that tensor splits train as on one rank") {
-  config::Config alone = test::mesh_config(1);
-  alone.train.sequence_parallel = true;
-  check_meshes(alone, 2);
+  const Mesh& mesh = test::meshes[router % test::meshes.size()];
+  config::Config config = test::moved_to(mesh, alone);
+  config.train.zero = router % 2;
+  INFO(to_string(mesh) << ", train.zero " << config.train.zero);
+  check_records(test::run_steps(config, mesh.ranks(), loss_steps), expected, 1e-5);
 }
 
 TEST_CASE("meshes: bf16 trains alike on every mesh") {
@@ -202,53 +152,6 @@ TEST_CASE("meshes: bf16 trains alike on every mesh") {
     INFO(to_string(mesh) << ", master weights " << config.train.master_weights);
     const Records found = test::run_steps(config, mesh.ranks(), loss_steps);
     for (std::size_t i = 0; i < expected.size(); ++i) CHECK(found[i].loss == Approx(expected[i].loss).epsilon(5e-3));
-  }
-}
-
-TEST_CASE("meshes: dense models train on every mesh without experts as on one rank") {
-  config::Config alone = test::mesh_config(1);
-  alone.model.moe_layer_freq = 0;
-  alone.model.num_local_experts.reset();
-  alone.train.sequence_parallel = GENERATE(false, true);
-  const Records expected = test::run_steps(alone, 1, loss_steps);
-  for (const Mesh& mesh : test::meshes) {
-    if (mesh[Axis::expert] > 1) continue;
-    config::Config config = alone;
-    config.mesh.data = mesh[Axis::data];
-    config.mesh.tensor = mesh[Axis::tensor];
-    config.train.micro_batch_size = test::step_rows / mesh[Axis::data];
-    config.train.zero = mesh[Axis::data] > 1;
-    INFO(to_string(mesh));
-    const Records found = test::run_steps(config, mesh.ranks(), loss_steps);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
-      CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
-    }
-  }
-}
-
-TEST_CASE("meshes: micro batches on every mesh add up to the step of one rank") {
-  config::Config alone = test::mesh_config(1);
-  alone.model.router_group_size = 1;
-  alone.model.router_aux_loss_coef = 0;  // counts the tokens of a micro batch
-  alone.train.sequence_parallel = GENERATE(false, true);
-  const Records expected = test::run_steps(alone, 1, loss_steps);
-  CHECK(expected[0].grad_norm > alone.train.clip_grad);
-  int zero = alone.train.sequence_parallel;
-  for (const Mesh& mesh : test::meshes) {
-    config::Config config = alone;
-    config.mesh = config_on(mesh).mesh;
-    config.train.micro_batch_size = config_on(mesh).train.micro_batch_size / 2;
-    config.train.gradient_accumulation_steps = 2;
-    config.train.zero = zero;
-    zero = 1 - zero;
-    INFO(to_string(mesh) << ", train.zero " << config.train.zero << ", sequences split "
-                         << config.train.sequence_parallel);
-    const Records found = test::run_steps(config, mesh.ranks(), loss_steps);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      CHECK(found[i].loss == Approx(expected[i].loss).epsilon(1e-5));
-      CHECK(found[i].grad_norm == Approx(expected[i].grad_norm).epsilon(1e-4));
-    }
   }
 }
 
