@@ -151,8 +151,9 @@ constexpr Field table[] = {
         "Lingvo's code; gshard: the mean of f P over the experts, as in the paper: 1/E^2 of the former; records hold "
         "the former").when(moe),
     ROW(model.router_aux_loss_scope, any(),
-        "tokens that the load-balancing loss counts: those of each rank, of all, or of each group of "
-        "router_group_size sequences").when(moe),
+        "tokens whose choices the load-balancing loss counts: rank, group: those of each rank, or of each group of "
+        "router_group_size sequences, in a micro batch; global: those of all ranks in the step's micro batches so far")
+        .when(moe),
     ROW(model.router_z_loss_coef, between(0, most_factor),
         "weight of the router's z-loss, the mean square of log(sum of e^logit); 0: off").when(moe),
     ROW(model.router_groups, between(1, most_router_groups),

@@ -12,7 +12,7 @@ constexpr std::array<std::string_view, stream_count> streams{
     "compute", "expert", "reduce", "send_next", "receive_previous", "send_previous", "receive_next"};
 constexpr std::array<std::string_view, 6> roles{"forward", "dx", "dw", "sync", "update", "recompute"};
 constexpr std::array<std::string_view, 5> kinds{"value", "input", "parameter", "state", "view"};
-constexpr std::array<std::string_view, 7> state_words{"", "m", "v", "master", "grad", "keys", "values"};
+constexpr std::array<std::string_view, 8> state_words{"", "m", "v", "master", "grad", "load", "keys", "values"};
 constexpr std::array<std::string_view, 10> output_words{"",       "loss", "aux",    "load",      "grad",
                                                         "z_loss", "bias", "rounds", "grad_norm", "logits"};
 

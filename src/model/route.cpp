@@ -133,8 +133,13 @@ class RouteBuilder {
                               {"coefficient", aux_loss_coefficient()}};
       if (model_.num_experts_per_tok > 1 && !is_gshard()) counted.set("choices", model_.num_experts_per_tok);
       if (model_.experts_choose()) counted.set("choices", double(experts_ * capacity_ * groups_) / double(b_.tokens()));
-      const TensorId fractions = is_gshard() ? first_choices(chosen.expert, of_load) : load;
-      const TensorId aux = b_.emit("aux_loss", {chosen.scores, fractions}, counted, name_ + ".aux_loss")[0];
+      TensorId counts = is_gshard() ? first_choices(chosen.expert, of_load) : load;
+      if (model_.router_aux_loss_scope == config::AuxLossScope::global && b_.options().accumulation > 1) {
+        const TensorId sum =
+            b_.program.add_state(ir::StateKind::load_sum, name_, b_.program.type(counts), ir::Sharding::whole(2));
+        counts = b_.emit("mean_load", {sum, counts}, {}, name_ + ".aux_loss")[0];
+      }
+      const TensorId aux = b_.emit("aux_loss", {chosen.scores, counts}, counted, name_ + ".aux_loss")[0];
       b_.program.add_output(ir::output_name(ir::OutputKind::aux, layer_), aux);
     }
     b_.program.add_output(ir::output_name(ir::OutputKind::load, layer_), load);

@@ -332,6 +332,9 @@ class Optimize {
         if (const TensorId sum = program_.find(ir::state_name(name, ir::StateKind::gradient_sum)); sum.valid())
           ops::append(program_, "zero", {sum}, {}, Role::update, name);
       }
+    for (std::size_t i = 0; i < program_.tensors.size(); ++i)
+      if (program_.tensors[i].state == ir::StateKind::load_sum)
+        ops::append(program_, "zero", {TensorId{std::int32_t(i)}}, {}, Role::update, program_.tensors[i].name);
   }
 
   ir::Program program_;

@@ -30,8 +30,8 @@ constexpr std::string_view experts = ".experts.";
 
 std::string master_of(std::string_view name) { return ir::state_name(name, ir::StateKind::master); }
 
-// Checkpoints hold parameters and moments. They leave out gradient sums, which are zero between steps, masters, which
-// are saved under their weights' names, and the KV cache of generation, which belongs to one sequence.
+// Checkpoints hold parameters and moments. They leave out sums over micro batches, which are zero between steps,
+// masters, which are saved under their weights' names, and the KV cache of generation, which belongs to one sequence.
 bool is_saved(const runtime::NamedTensor& tensor) {
   return tensor.kind == ir::TensorKind::parameter || ir::is_moment(tensor.state);
 }

@@ -407,11 +407,11 @@ class TrainerImpl final : public Trainer {
     return record;
   }
 
-  // The step's update changed nothing. Zeroes the gradient sums that find_non_finite_cause() has left.
+  // The step's update changed nothing. Zeroes the sums that find_non_finite_cause() has left.
   Result<run::StepRecord> skip(run::StepRecord record, const std::string& why) {
     if (world_.rank() == 0) log::warn("skipped: {}", why);
     for (const auto& [name, tensor] : memory_.store().all())
-      if (tensor.state == ir::StateKind::gradient_sum && !tensor.elsewhere)
+      if (ir::is_sum(tensor.state) && !tensor.elsewhere)
         LANCET_TRY(
             memory_.store().write(tensor, 0, std::vector<std::byte>(static_cast<std::size_t>(ir::bytes(tensor.type)))));
     record.skipped = true;

@@ -76,7 +76,8 @@ TEST_CASE("every feature of the text has its documented meaning") {
 TEST_CASE("the words of a name say what a state or an output is") {
   const ir::Program p = parsed(
       "parameter @w.m : f32[1]\nstate @w.m.v : f32[1]\nstate @w.m.master : f32[1]\nstate @w.m.grad : f32[1]\n"
-      "state @a.keys : f32[1]\nstate @a.values : f32[1]\nstate @m : f32[1]\nstate @w.moment : f32[1]\n"
+      "state @a.load : f32[1]\nstate @a.keys : f32[1]\nstate @a.values : f32[1]\nstate @m : f32[1]\n"
+      "state @w.moment : f32[1]\n"
       "output loss = @w.m\noutput aux.h.0 = @w.m\noutput load.h.0 = @w.m\noutput grad.w.m = @w.m\n"
       "output grad_norm = @w.m\noutput lossy.a = @w.m\noutput grad.unknown = @w.m\noutput grad = @w.m\n"
       "output z_loss.h.0 = @w.m\noutput bias.h.0 = @w.m\n");
@@ -84,7 +85,7 @@ TEST_CASE("the words of a name say what a state or an output is") {
   std::vector<State> states;
   for (const ir::Tensor& tensor : p.tensors) states.push_back(tensor.state);
   CHECK(states == std::vector<State>{State::other, State::second_moment, State::master, State::gradient_sum,
-                                     State::keys, State::values, State::other, State::other});
+                                     State::load_sum, State::keys, State::values, State::other, State::other});
   using Output = ir::OutputKind;
   std::vector<Output> outputs;
   std::vector<bool> shares;

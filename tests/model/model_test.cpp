@@ -131,12 +131,13 @@ TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch")
   m.router_aux_loss_coef = 0.25;
   for (config::AuxLossScope scope : {config::AuxLossScope::rank, config::AuxLossScope::global}) {
     m.router_aux_loss_scope = scope;
-    int losses = 0;
+    int losses = 0, means = 0;
     for (const ir::Instruction& instruction : model::build_forward(m.on(ir::of_experts(2)), o).instructions) {
       if (instruction.op == "cross_entropy_train") {
         REQUIRE(instruction.attributes.integer("total_tokens") == 2 * 8 * 2 * 3);
         REQUIRE(instruction.attributes.integer("vocabulary") == 67);
       }
+      if (instruction.op == "mean_load") ++means;
       if (instruction.op != "aux_loss") continue;
       ++losses;
       REQUIRE(instruction.attributes.integer("total_tokens") == 2 * 8 * 2 * 3);
@@ -144,6 +145,7 @@ TEST_CASE("the loss and the auxiliary loss count the tokens of the whole batch")
       REQUIRE(instruction.attributes.real("coefficient") == 0.25);
     }
     REQUIRE(losses == 2);
+    REQUIRE(means == (scope == config::AuxLossScope::global ? 2 : 0));
   }
 }
 

@@ -1,6 +1,8 @@
 // Routers that even out the load by themselves: the bias of sigmoid scores, and experts that choose tokens.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
+#include <span>
 
 #include "lancet/models/generate.h"
 #include "train/support.h"
@@ -155,6 +157,114 @@ TEST_CASE("the auxiliary loss of groups is that of as many ranks with a group ea
       CHECK(of_groups[i].load_max_over_mean.value() == Approx(of_ranks[i].load_max_over_mean.value()));
     }
   }
+}
+
+namespace {
+
+// The balancing losses of a step of these micro batches, by their definition, from the logits and the choices of the
+// same step as one micro batch. f counts the first `choices` of each token.
+double balancing_losses(train::Trainer& undivided, std::int64_t micro_batches, std::int64_t choices) {
+  double loss = 0;
+  for (const char* layer : {"h.0", "h.2"}) {
+    const ops::TensorView logits = undivided.executor().output(std::string("score.") + layer);   // [B,S,E]
+    const ops::TensorView expert = undivided.executor().output(std::string("expert.") + layer);  // [T,K]
+    const std::int64_t experts = logits.shape()[2], each = expert.shape()[0] / micro_batches;
+    std::vector<double> counts(static_cast<std::size_t>(experts));
+    for (std::int64_t micro = 0; micro < micro_batches; ++micro) {
+      std::vector<double> sums(counts.size());
+      for (std::int64_t t = micro * each; t < (micro + 1) * each; ++t) {
+        double all = 0;
+        for (std::size_t e = 0; e < sums.size(); ++e)
+          all += std::exp(logits.as<float>()[t * experts + std::int64_t(e)]);
+        for (std::size_t e = 0; e < sums.size(); ++e)
+          sums[e] += std::exp(logits.as<float>()[t * experts + std::int64_t(e)]) / all;
+        for (std::int64_t k = 0; k < choices; ++k)
+          ++counts[std::size_t(expert.as<std::int32_t>()[t * expert.shape()[1] + k])];
+      }
+      for (std::size_t e = 0; e < sums.size(); ++e) {
+        const double f = counts[e] / double((micro + 1) * each * choices), p = sums[e] / double(each);
+        loss += double(experts) * f * p / double(micro_batches);
+      }
+    }
+  }
+  return loss;
+}
+
+config::Config global_config(config::Router router) {
+  config::Config config = test::small_config();
+  config.model.router = router;
+  config.model.num_experts_per_tok = 2;
+  config.model.router_group_size = 1;
+  config.model.router_aux_loss_coef = 1;
+  config.model.router_aux_loss_scope = config::AuxLossScope::global;
+  config.model.initializer_range = 0.2;  // uneven loads
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("a balancing loss of scope global counts the step's micro batches up to each, on every mesh") {
+  config::Config config = global_config(GENERATE(config::Router::top_k, config::Router::gshard));
+  const bool counts_first = config.model.router == config::Router::gshard;
+  config.train.lr = 1e-12;  // so that all steps have the same weights
+  config.train.micro_batch_size = 96;
+  const auto world = comm::make_self();
+  const auto undivided = test::good(train::Trainer::create(config, *world, {.inspect = true}));
+  std::vector<std::map<int, double>> expected(2);  // by step and micro batches
+  for (int step = 0; step < 2; ++step) {
+    test::good((*undivided)->step(step));
+    for (const int micro_batches : {1, 3, 16})
+      expected[std::size_t(step)][micro_batches] = balancing_losses(**undivided, micro_batches, counts_first ? 1 : 2);
+  }
+  for (const int micro_batches : {1, 3, 16}) {  // 16: two runs of a plan, and with stages one
+    std::vector<run::StepRecord> alone;
+    for (const ir::Mesh& mesh : {ir::Mesh{}, ir::Mesh{{1, 2, 1, 1}}, ir::Mesh{{2, 1, 2, 1}}}) {
+      INFO(micro_batches << " micro batches on " << to_string(mesh));
+      config.mesh.stage = mesh[ir::Axis::stage];
+      config.mesh.data = mesh[ir::Axis::data];
+      config.mesh.expert = mesh[ir::Axis::expert];
+      config.train.gradient_accumulation_steps = micro_batches;
+      config.train.micro_batch_size = 96 / micro_batches / mesh.size(ir::batch_axes);
+      const auto found = test::run_steps(config, mesh.ranks(), 2);
+      if (alone.empty()) alone = found;
+      for (std::size_t step = 0; step < 2; ++step) {
+        CHECK(found[step].aux_loss == Approx(expected[step][micro_batches]).epsilon(1e-5));
+        CHECK(found[step].loss == Approx(alone[step].loss).epsilon(1e-5));
+        CHECK(found[step].grad_norm == Approx(alone[step].grad_norm).epsilon(1e-4));
+      }
+    }
+  }
+}
+
+TEST_CASE("the gradient of a balancing loss of scope global is that of the recorded losses, with f a constant") {
+  config::Config config = global_config(config::Router::top_k);
+  config.train.micro_batch_size = 1;  // few tokens: none changes its experts below
+  config.train.gradient_accumulation_steps = 3;
+  config.train.optimizer = config::Optimizer::sgd;
+  config.train.sgd_momentum = 0;
+  config.train.weight_decay = 0;
+  config.train.clip_grad = 0;
+  config.train.lr = 1;
+  const char* gate = "h.2.moe.gate.weight";
+  const auto world = comm::make_self();
+  const auto trainer = test::good(train::Trainer::create(config, *world));
+  const std::span<float> weight = (*trainer)->store()[gate].memory.span<float>();
+  std::vector<float> gradient(weight.begin(), weight.end());
+  test::good((*trainer)->step(0));
+  double norm = 0;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] -= weight[i];
+    norm += double(gradient[i]) * double(gradient[i]);
+  }
+  norm = std::sqrt(norm);
+  const auto objective_at = [&](double distance) {
+    const auto records = test::run_steps(config, 1, 1, [&](train::Trainer& moved, int) {
+      float* to = moved.store()[gate].memory.as<float>();
+      for (std::size_t i = 0; i < gradient.size(); ++i) to[i] += float(distance * double(gradient[i]) / norm);
+    });
+    return records[0].loss + records[0].aux_loss;
+  };
+  CHECK((objective_at(1e-3) - objective_at(-1e-3)) / 2e-3 == Approx(norm).epsilon(1e-2));
 }
 
 TEST_CASE("the z-loss is recorded, and keeps logits small") {

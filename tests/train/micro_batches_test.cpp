@@ -122,6 +122,10 @@ TEST_CASE("micro batches: a plan of several makes the bits of a plan that runs f
     config.model.router_aux_loss_coef = 0.02;
     config.model.capacity_factor = 0.75;
   }
+  SECTION("an auxiliary loss that counts the micro batches so far") {
+    config.model.router_aux_loss_coef = 0.5;
+    config.model.router_aux_loss_scope = config::AuxLossScope::global;
+  }
   SECTION("random choices by the number of the sequence") {
     config.model.router = config::Router::gshard;
     config.model.num_experts_per_tok = 2;
@@ -142,6 +146,8 @@ TEST_CASE("micro batches: a plan of several makes the bits of a plan that runs f
 
 TEST_CASE("micro batches: under every policy a plan of several makes the bits of a plan that runs for each") {
   config::Config config = micro_config();
+  config.model.router_aux_loss_coef = 0.5;
+  config.model.router_aux_loss_scope = config::AuxLossScope::global;
   config.train.clip_grad = 0;
   config.overlap.memory_factor = 3;  // pairs of micro batches need more than the default
   const test::DeclaredCosts costs;

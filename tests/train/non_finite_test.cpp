@@ -134,6 +134,7 @@ TEST_CASE("a skipped step changes nothing, with or without clipping, and the nex
   config.train.clip_grad = GENERATE(0., 1.);
   config.train.gradient_accumulation_steps = GENERATE(1, 2);
   config.train.micro_batch_size = 4;
+  config.model.router_aux_loss_scope = config::AuxLossScope::global;
   const auto world = comm::make_self();
   auto trainer = test::good(train::Trainer::create(config, *world));
   REQUIRE((*trainer)->step(0).ok());

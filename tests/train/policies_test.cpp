@@ -173,8 +173,9 @@ TEST_CASE("four ranks, bf16 and micro batches under lancet") {
     ranks = 2;
     config.train.dtype = DType::bf16;
   }
-  SECTION("two micro batches") {
+  SECTION("two micro batches, whose loads add up") {
     ranks = 2;
+    config.model.router_aux_loss_scope = config::AuxLossScope::global;
     config.train.gradient_accumulation_steps = 2;
   }
   SECTION("clipped, the auxiliary loss over all ranks") {

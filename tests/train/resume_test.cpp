@@ -34,7 +34,11 @@ TEST_CASE("k steps, stop, resume, N-k steps equal N steps, bit for bit") {
   config.train.dtype = dtype;
   config.train.optimizer = optimizer;
   SECTION("sequential") {}
-  SECTION("gradient accumulation") { config.train.gradient_accumulation_steps = 2; }
+  SECTION("gradients and loads that add up") {
+    config.train.gradient_accumulation_steps = 2;
+    config.model.router_aux_loss_coef = 0.1;
+    config.model.router_aux_loss_scope = config::AuxLossScope::global;
+  }
   SECTION("no clipping") { config.train.clip_grad = 0; }
   SECTION("no master weights") { config.train.master_weights = false; }
   REQUIRE(train_run(config, ranks).code == ExitCode::done);

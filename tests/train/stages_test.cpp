@@ -200,7 +200,6 @@ TEST_CASE("stages: the embedding of the first stage and the head's of the last s
 TEST_CASE("stages: a run resumes bit for bit on its mesh, and on other meshes within rounding") {
   test::TemporaryFolder folder;
   config::Config config = staged(2, 4, PipelineSchedule::zero_bubble);
-  config.model.router_aux_loss_coef = 0;  // counts the tokens of a micro batch
   config.mesh.data = 2;
   config.mesh.expert = 1;
   config.train.micro_batch_size = 1;

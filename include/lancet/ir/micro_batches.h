@@ -6,7 +6,7 @@
 //     %70 : f32[8,128,256] = gelu(%69)  # compute forward h.0.mlp.gelu@1
 //     output loss@1 = %90
 // Each micro batch has inputs, activations and outputs of its own. Parameters and states are the step's, and so are
-// the sums of gradients: each micro batch adds onto those of the micro batches before it.
+// the sums of gradients and loads: each micro batch adds onto those of the micro batches before it.
 #pragma once
 
 #include <cstdint>

@@ -66,16 +66,27 @@ std::int64_t bytes(const TensorType& type);
 std::string to_string(const TensorType& type);  // "bf16[8,256]"
 
 // input: filled by the trainer before each step. parameter: a trained tensor. state: kept from step to step
-// (optimizer moments, master weights, accumulated gradients). value: made by an instruction in this step. view: memory
+// (optimizer moments, master weights, sums of micro batches). value: made by an instruction in this step. view: memory
 // that its readers see in other pieces than its makers: a slice of a tensor that is made whole, or a whole whose slices
 // are made one by one.
 enum class TensorKind : std::uint8_t { value, input, parameter, state, view };
 
 // The purpose of a state: the last word of its name, "m" in @wte.weight.m. other: a name that ends in no such word.
-enum class StateKind : std::uint8_t { other, first_moment, second_moment, master, gradient_sum, keys, values };
+enum class StateKind : std::uint8_t {
+  other,
+  first_moment,
+  second_moment,
+  master,
+  gradient_sum,
+  load_sum,
+  keys,
+  values
+};
 std::string state_name(std::string_view owner, StateKind kind);
 // True for what an optimizer keeps of each parameter.
 constexpr bool is_moment(StateKind kind) { return kind == StateKind::first_moment || kind == StateKind::second_moment; }
+// True for what adds up over the micro batches of a step, and is zero between steps.
+constexpr bool is_sum(StateKind kind) { return kind == StateKind::gradient_sum || kind == StateKind::load_sum; }
 
 inline constexpr int max_parts = 64;
 

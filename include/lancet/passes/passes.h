@@ -88,7 +88,7 @@ struct OptimizeOptions {
 // decay applies to the parameters that some op takes as a weight (OpDef::weights). With clip_grad 0 and no guard the
 // norm is only reported and no update waits for it. Adds the input @schedule f32[4] (learning rate, AdamW's bias
 // corrections, the step), the optimizer's states, @p.master if p is bf16 and masters are kept, and the output grad_norm
-// f32[2] (norm, factor). Accumulated gradients are set to zero after their use. On a mesh of several pipeline stages
+// f32[2] (norm, factor). Sums over micro batches are set to zero after their use. On a mesh of several pipeline stages
 // the program is one of them, and the norm is that of all: an all-reduce over `stage` adds up the squares. Where sync
 // left a flat shard of a gradient (ZeRO-1; Rajbhandari et al., SC 2020, section 5.1), the states are f32[s], too, a
 // rank updates its own elements of the parameter, and all-gathers complete the parameters, bucket by bucket, each right

@@ -168,6 +168,8 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
     cases.push_back({"aux_loss",
                      {{{{f32, {1, 40, experts}}, Fill::positive}, {{f32, {2, experts}}, Fill::positive}},
                       {{"load_tokens", 40}, {"total_tokens", 80}, {"coefficient", 0.5}}}});
+    cases.push_back(
+        {"mean_load", {{{{f32, {2, experts}}, Fill::positive}, {{f32, {2, experts}}, Fill::positive}}, {}}});
   }
   std::vector<ops::SampleOperand> tensors, sums, parts;
   for (int i = 0; i < 100; ++i) {

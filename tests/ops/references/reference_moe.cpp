@@ -218,6 +218,20 @@ void aux_loss_dx(ReferenceCall& c) {
                       double(c.attributes.integer("total_tokens"));
 }
 
+void mean_load(ReferenceCall& c) {  // sum, load
+  auto& sum = c.operands[0];
+  const auto& load = c.operands[1];
+  const Index E = load.shape()[1];
+  c.length = double(E);
+  double of_sum = 0, of_load = 0;
+  for (Index i = 0; i < 2 * E; ++i) sum[i] += load[i];
+  for (Index e = 0; e < E; ++e) {
+    of_sum += sum[e];
+    of_load += load[e];
+  }
+  for (Index i = 0; i < 2 * E; ++i) c.results[0][i] = sum[i] * of_load / of_sum;
+}
+
 // ---- all-to-alls of one rank: slot i of an expert is its row i (of this part and those before)
 
 void all_to_all_counts(ReferenceCall& c) {
@@ -412,6 +426,7 @@ void add_moe_references(std::map<std::string_view, Reference>& table) {
                 {"all_to_all_back", all_to_all_back},
                 {"aux_loss", aux_loss},
                 {"aux_loss_dx", aux_loss_dx},
+                {"mean_load", mean_load},
                 {"combine", combine},
                 {"concat", concat},
                 {"copy", copy},

@@ -61,7 +61,21 @@ Kernel bind_dx(const KernelArgs& args) {
   };
 }
 
-const CpuKernel table[] = {{"aux_loss", bind, sums_workspace}, {"aux_loss_dx", bind_dx}};
+Kernel bind_mean(const KernelArgs& args) {
+  const std::int64_t experts = args.results[0].shape()[1];
+  float *sum = args.operands[0].as<float>(), *mean = args.results[0].as<float>();  // [2,E]: all choices, kept ones
+  const float* load = args.operands[1].as<float>();
+  return [=]() -> Status {
+    double of_sum = 0, of_load = 0;
+    for (std::int64_t i = 0; i < 2 * experts; ++i) sum[i] += load[i];
+    for (std::int64_t e = 0; e < experts; ++e) of_sum += double(sum[e]), of_load += double(load[e]);
+    const double share = of_load / of_sum;
+    for (std::int64_t i = 0; i < 2 * experts; ++i) mean[i] = float(share * double(sum[i]));
+    return {};
+  };
+}
+
+const CpuKernel table[] = {{"aux_loss", bind, sums_workspace}, {"aux_loss_dx", bind_dx}, {"mean_load", bind_mean}};
 
 }  // namespace
 

@@ -84,7 +84,36 @@ Kernel bind_dx(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(n, Gradient::threads), kernel});
 }
 
-const DeviceKernel table[] = {{"aux_loss", bind, workspace}, {"aux_loss_dx", bind_dx}};
+// One block, for a few hundred experts.
+struct Mean {
+  static constexpr int threads = 256;
+  float* sum;         // [2, E]
+  const float* load;  // [2, E]
+  float* mean;        // [2, E]
+  std::int64_t experts;
+
+  template <class Block>
+  LANCET_DEVICE void operator()(Block& block) const {
+    float of_sum = 0, of_load = 0;
+    for (std::int64_t i = block.thread(); i < 2 * experts; i += threads) {
+      const float total = sum[i] + load[i];
+      sum[i] = total;
+      if (i < experts) of_sum += total, of_load += load[i];
+    }
+    of_sum = block.sum(of_sum);
+    of_load = block.sum(of_load);
+    const float share = of_load / of_sum;
+    for (std::int64_t i = block.thread(); i < 2 * experts; i += threads) mean[i] = share * sum[i];
+  }
+};
+
+Kernel bind_mean(const KernelArgs& args) {
+  const Mean kernel{args.operands[0].as<float>(), args.operands[1].as<float>(), args.results[0].as<float>(),
+                    args.results[0].shape()[1]};
+  return run_steps(args.stream, Step{1, kernel});
+}
+
+const DeviceKernel table[] = {{"aux_loss", bind, workspace}, {"aux_loss_dx", bind_dx}, {"mean_load", bind_mean}};
 
 }  // namespace
 

@@ -8,6 +8,11 @@
 // sum over the runs. Attributes: load_tokens, the number of tokens that a load counts; choices, K (1 if absent), which
 // is no whole number where experts choose and K is a mean; total_tokens, the number of tokens of the whole batch;
 // coefficient, the weight of the loss in the objective, which the result does not include.
+//
+// mean_load(&sum, load) -> mean adds the load of a micro batch to the sum over those of the step before it, and divides
+// by their number. So f counts the step's micro batches up to this one (Qiu et al., Demons in the Detail, 2025, with
+// the buffer of Megatron's global_aux_loss). Micro batches have as many choices each: their number is the ratio of the
+// choices of all experts in the sum to those in the load. The mean of a single load is that load, to the bit.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -59,6 +64,11 @@ const OpDef table[] = {
      .forms = {{"load:f32[l*2,e] -> dscores:f32[l*e]", "l space"}},
      .work = work,
      .samples = {of("l=1 e=4", sample_loads(1)), of("l=4 e=4", sample_loads(4)), of("l=1 e=4", sample_loads(1, 3))}},
+    // Not in parts, which are no micro batches, nor in shards, whose choices need not be as many.
+    {.name = "mean_load",
+     .forms = {{"&sum:f32[2,e] load:f32[2,e] -> mean:f32[2,e]"}},
+     .samples = {of("e=4 sum=zero", {{"capacity", 8}, {"tokens", 16}}),
+                 of("e=7 sum=positive", {{"capacity", 8}, {"tokens", 16}})}},
 };
 
 }  // namespace
