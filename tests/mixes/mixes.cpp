@@ -226,6 +226,13 @@ void compare_tensors(const std::string& after, const Tensors& found, const Tenso
   }
 }
 
+// Names the first tensor that is not the same.
+std::string first_other(const Tensors& found, const Tensors& expected) {
+  for (const auto& [name, values] : expected)
+    if (const auto at = found.find(name); at == found.end() || at->second != values) return name;
+  return found.size() == expected.size() ? "the headers" : "tensors that should not be there";
+}
+
 struct Outcome {
   std::vector<nlohmann::json> records;
   Tensors interrupted, end;
@@ -322,8 +329,10 @@ void run_mix(const Config& mix, const std::optional<Config>& other, const Outcom
   if (other) fs::copy(folder / "stopped", folder / "elsewhere", fs::copy_options::recursive);
   train_until(stopped, ExitCode::done, Refusal::is_failure);
   const auto resumed = checkpoint_of(stopped, mix.train.steps);
-  if (checkpoint_of(whole, mix.train.steps).manifest().files != resumed.manifest().files)
-    throw Fails{"the resumed run's checkpoint is not that of the run without interruption"};
+  const auto uninterrupted = checkpoint_of(whole, mix.train.steps);
+  if (uninterrupted.manifest().files != resumed.manifest().files)
+    throw Fails{fmt::format("the resumed run's checkpoint is not that of the run without interruption: {}",
+                            first_other(tensors_in(resumed), tensors_in(uninterrupted)))};
   compare("without interruption", {records_of(whole), {}, tensors_in(resumed)}, expected, bounds);
   compare("interrupted", outcome_of(stopped, interruption), expected, bounds);
   if (!other) return;
@@ -332,8 +341,9 @@ void run_mix(const Config& mix, const std::optional<Config>& other, const Outcom
   again.overlap.policy = "sequential";
   save(again, interruption,
        [&](runtime::TensorStore& store) { return run::load_tensors(store, interrupted, run::LoadScope::all); });
-  if (tensors_in(checkpoint_of(again, interruption)) != tensors_in(interrupted))
-    throw Fails{"what the other mesh loads and saves again are not the same tensors"};
+  const Tensors saved = tensors_in(checkpoint_of(again, interruption)), loaded = tensors_in(interrupted);
+  if (saved != loaded)
+    throw Fails{fmt::format("the other mesh loads and saves other tensors: {}", first_other(saved, loaded))};
   const Config elsewhere = in(*other, folder / "elsewhere");
   train_until(elsewhere, ExitCode::done, Refusal::is_failure);
   compare("on the other mesh", outcome_of(elsewhere, interruption), expected, bounds_of(*other));
