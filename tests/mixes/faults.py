@@ -60,10 +60,10 @@ def build(folder):
 
 def find(folder):
     """The number of the first mix that fails, and why; None if none does."""
-    run = subprocess.Popen([Path(folder) / "tests/mixes", "--count", str(MIXES), "--first"], stdout=subprocess.PIPE,
-                           text=True)
+    run = subprocess.Popen([Path(folder) / "tests/mixes", "--from", "1", "--count", str(MIXES), "--first"],
+                           stdout=subprocess.PIPE, text=True)
     for line in run.stdout:
-        if found := re.match(r"mix (\d+): FAILS, [\d.]+ s: (.*)", line):
+        if found := re.match(r"mix (\d+): [\d.]+ s, FAILS: (.*)", line):
             run.kill()
             run.wait()
             return found[1], found[2]
