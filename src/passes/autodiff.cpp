@@ -176,8 +176,8 @@ class Autodiff final : public ops::GradientContext {
     made_by_forward_.clear();
     renames_.clear();
     for (const auto& [id, after] : after_rounds_) {
-      TensorId& sum = gradients_[id.index()];
-      if (after.valid()) sum = emit_in(0, "add_to", {sum, after}, {}, Role::dx)[0];
+      if (after.valid())  // no reference to the sum: emitting grows the list
+        gradients_[id.index()] = emit_in(0, "add_to", {gradient_of(id), after}, {}, Role::dx)[0];
       is_sum_[id.index()] = true;
     }
     after_rounds_.clear();

@@ -19,7 +19,7 @@
 //
 // The results of rings of all-gathers have the bits of the whole, since each row of a product is computed alone. Sums
 // of a reduce-scatter's ring are added in the order of the ring, in bf16 rounded at each rank; weight gradients over
-// windows are added window by window.
+// windows are added window by window, unless the ranks hold copies of the weights, which must stay equal to the bit.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <ranges>
 
 #include "lancet/cost/costs.h"
 #include "lancet/ir/dependencies.h"
@@ -59,6 +60,7 @@ class Finder {
       : program_(program), readers_(find_readers(program)), makers_(ir::makers_of(program)) {
     is_output_.resize(program.tensors.size());
     for (const ir::Output& output : program.outputs) is_output_[output.tensor.index()] = true;
+    find_weights();
   }
 
   std::vector<Ring> run() const {
@@ -81,6 +83,36 @@ class Finder {
   }
 
  private:
+  // Follows the gradients back from the updates, through the sums over ranks.
+  void find_weights() {
+    weights_.resize(program_.tensors.size());
+    for (const Instruction& at : program_.instructions | std::views::reverse) {
+      if (at.role == ir::Role::update) {
+        const auto parameter = std::ranges::find_if(
+            at.writes, [&](TensorId id) { return program_[id].kind == ir::TensorKind::parameter; });
+        if (parameter != at.writes.end())
+          for (const TensorId id : at.operands) weights_[id.index()] = *parameter;
+      } else if (at.role == ir::Role::sync && at.operands.size() == at.results.size()) {
+        for (std::size_t i = 0; i < at.operands.size(); ++i)
+          weights_[at.operands[i].index()] = weights_[at.results[i].index()];
+      }
+    }
+  }
+
+  // True if an instruction makes the gradient of weights of which the ranks of the ring hold copies, as of a bias that
+  // is added to a sum. Each rank sums windows from its own one on, so the copies would not stay equal to the bit.
+  bool is_of_copies(const Instruction& at, const Ring& ring) const {
+    const ir::Axes group = ir::group_of(program_.instructions[ring.collective]);  // none: all ranks
+    return std::ranges::any_of(at.results, [&](TensorId id) {
+      const TensorId root = program_.root(id);
+      const TensorId weights = program_[root].kind == ir::TensorKind::state ? root : weights_[id.index()];
+      if (!weights.valid()) return false;
+      const auto& sharding = program_[weights].sharding;
+      const ir::Axes divided = sharding ? sharding->used() : ir::Axes();
+      return group.empty() ? divided.empty() : (divided & group).empty();
+    });
+  }
+
   void add_readers(Ring& ring) const {
     const TensorId whole = program_.instructions[ring.collective].results[0];
     for (const std::size_t reader : readers_[whole.index()]) {
@@ -88,7 +120,7 @@ class Finder {
       if (ops::kind(at) != ops::Kind::product) continue;
       if (splits(window_row(program_, at, ring.axis, ring.shards), at, whole, ring.axis))
         ring.products.push_back(reader);
-      else if (splits(sum_row(program_, at, ring.axis, ring.shards), at, whole, ring.axis))
+      else if (splits(sum_row(program_, at, ring.axis, ring.shards), at, whole, ring.axis) && !is_of_copies(at, ring))
         ring.weight_gradients.push_back(reader);
     }
   }
@@ -116,6 +148,7 @@ class Finder {
   const std::vector<std::vector<std::size_t>> readers_;
   const std::vector<std::size_t> makers_;  // by tensor
   std::vector<bool> is_output_;
+  std::vector<TensorId> weights_;  // by tensor: the parameter that it is the gradient of, or that it updates
 };
 
 }  // namespace

@@ -20,7 +20,8 @@ struct Ring {
   // Of an all-gather: those that read the gathered tensor and make a window of their result of each of its windows. Of
   // a reduce-scatter: the one that makes the summands.
   std::vector<std::size_t> products = {};
-  // Of an all-gather: those that sum over the windows of the gathered tensor.
+  // Of an all-gather: those that sum over the windows of the gathered tensor, but for gradients of weights of which the
+  // ranks of the group hold copies.
   std::vector<std::size_t> weight_gradients = {};
   std::string kind = {};  // rings of one kind cost the same
 

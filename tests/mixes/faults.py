@@ -31,7 +31,8 @@ FAULTS = {
         "                                    parameter.name)[0];"),
     "the norm without the correction for replicas": (
         "src/passes/optimize.cpp", "return update.group | (sharding ? sharding->used() : ir::Axes{});",
-        "return update.group | ir::batch_axes | (sharding ? sharding->used() : ir::Axes{});"),
+        "const ir::Axes copies = options_.mesh[ir::Axis::data] > 1 ? ir::Axes{ir::Axis::data} : ir::Axes{};\n"
+        "    return copies | update.group | (sharding ? sharding->used() : ir::Axes{});"),
     "a micro batch's auxiliary loss dropped from the record": (
         "src/train/trainer.cpp", "for (const float* aux : micro.layers.aux) record.aux_loss += aux[0];",
         "if (&micro == &step_.micro_batches[0])\n"
@@ -59,10 +60,10 @@ def build(folder):
 
 def find(folder):
     """The number of the first mix that fails, and why; None if none does."""
-    run = subprocess.Popen([Path(folder) / "tests/mixes", "--count", str(MIXES), "--first"], stdout=subprocess.PIPE,
-                           text=True)
+    run = subprocess.Popen([Path(folder) / "tests/mixes", "--from", "1", "--count", str(MIXES), "--first"],
+                           stdout=subprocess.PIPE, text=True)
     for line in run.stdout:
-        if found := re.match(r"mix (\d+): FAILS, [\d.]+ s: (.*)", line):
+        if found := re.match(r"mix (\d+): [\d.]+ s, FAILS: (.*)", line):
             run.kill()
             run.wait()
             return found[1], found[2]

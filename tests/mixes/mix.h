@@ -157,6 +157,7 @@ class Draw {
     set("model.norm_topk_prob", model.norm_topk_prob);
     set("model.router_jitter_noise", model.router_jitter_noise);
     if (model.router == config::Router::gshard) {
+      set("model.router_second_expert", one_of({"random", "always"}));
       set("model.router_skipped_slots", name(model.router_skipped_slots));
       set("model.router_aux_loss_form", name(model.router_aux_loss_form));
     }
@@ -215,10 +216,15 @@ class Draw {
   void way(const Sizes& sizes) {
     set("train.zero", one_in(2) ? 1 : 0);
     if (sizes.tensor > 1 && sequence_ % sizes.tensor == 0) set("train.sequence_parallel", one_in(2));
+    set("overlap.bucket_bytes", one_of({1000, 10'000, 25 << 20}));
+    if (sizes.stage == 1) return;
     const bool two_runs = blocks_ >= 2 * sizes.stage;
-    if (sizes.stage > 1)
-      set("train.pipeline_schedule",
-          one_of({"1f1b", "zero_bubble", "searched", two_runs ? "interleaved" : "searched"}));
+    const std::string schedule = one_of({"1f1b", "zero_bubble", "searched", two_runs ? "interleaved" : "searched"});
+    set("train.pipeline_schedule", schedule);
+    if (sizes.stage == 2 && schedule != "interleaved" && one_in(3)) {
+      const int last = one_of({0, 1});
+      set("mesh.stage_blocks", fmt::format("[{},{}]", blocks_ - last, last));
+    }
   }
 
   void overlap() {
@@ -257,6 +263,7 @@ class Draw {
              (std::string_view(scope_) == "rank" && there.batch() != here_.batch()));
     is_elsewhere_ = true;
     set("mesh.stage", there.stage);
+    if (here_.stage > 1) set("mesh.stage_blocks", "[]");
     set("mesh.tensor", there.tensor);
     set("mesh.data", there.data);
     set("mesh.expert", there.expert);

@@ -257,6 +257,32 @@ output y = %1
 )") == 0);
 }
 
+TEST_CASE("rings: gradients of weights that the ranks hold as copies are no sums over windows") {
+  const auto weight_gradients = [](const std::string& bias) {
+    const ir::Program program = test::program(fmt::format(R"(
+program p
+input @dy : f32[3,4,16]
+input @x : f32[3,8,8]
+input @schedule : f32[4]
+parameter @w : f32[16,8{{tensor}}]
+parameter @b : f32[{0}]
+state @w.m : f32[16,8{{tensor}}]
+state @b.m : f32[{0}]
+%0 : f32[3,8,16] = all_gather(@dy) {{axes=tensor, shards=2, axis=1}}  # expert dx dy
+%1 : f32[16,8], %2 : f32[16] = linear_dw(%0, @x) {{bias=1}}  # compute dw proj
+%3 : f32[16] in %2 = all_reduce(%2) {{axes=data}}  # reduce sync bucket
+sgd(&@w, &@w.m, %1, @schedule) {{momentum=0.9, weight_decay=0.0}}  # compute update w
+sgd(&@b, &@b.m, %3, @schedule) {{momentum=0.9, weight_decay=0.0}}  # compute update b
+)",
+                                                          bias));
+    std::size_t count = 0;
+    for (const Ring& ring : schedule::find_rings(program)) count += ring.weight_gradients.size();
+    return count;
+  };
+  CHECK(weight_gradients("16{tensor}") == 1);
+  CHECK(weight_gradients("16") == 0);
+}
+
 TEST_CASE("rings: in every way the step is that of gather-then-multiply and multiply-then-scatter") {
   for (const int ranks : {2, 3, 4, 8}) {
     const ir::Program program = test::program(text_of_ffn(ranks));
