@@ -118,9 +118,11 @@ class Generation {
   }
 
   Status open_tokenizer() {
+    ends_ = model_->bounds().ends;
     if (arguments_.ids) {
       if (const auto& folder = model_->tokenizer())
-        if (const auto own = data::Tokenizer::load(*folder); own.ok()) ends_ = {own->ends().begin(), own->ends().end()};
+        if (const auto own = data::Tokenizer::load(*folder); own.ok())
+          ends_.insert(ends_.end(), own->ends().begin(), own->ends().end());
       return {};
     }
     std::filesystem::path folder = arguments_.tokenizer;
@@ -131,7 +133,7 @@ class Generation {
     if (folder.empty()) folder = *model_->tokenizer();
     LANCET_ASSIGN(tokenizer_, data::Tokenizer::load(folder));
     const std::int64_t vocabulary = model_->config().model.vocab_size;
-    ends_ = {tokenizer_->ends().begin(), tokenizer_->ends().end()};
+    ends_.insert(ends_.end(), tokenizer_->ends().begin(), tokenizer_->ends().end());
     if (tokenizer_->vocab_size() > vocabulary)
       return data_error(fmt::format("{}: expected a vocabulary of at most the model's {} ids, found one of {}",
                                     folder.string(), vocabulary, tokenizer_->vocab_size()));

@@ -156,29 +156,10 @@ Result<TextBounds> read_bounds(const fs::path& folder, const std::vector<std::st
   if (const TokenId end = named("eos_token"); end >= 0) bounds.ends.push_back(end);
   for (const char* field : {"add_prefix_space", "add_bos_token"})
     if (configured.value(field, nlohmann::json()) == true) log::warn("{}: {} is not applied", own.string(), field);
-  const auto is_id = [](const nlohmann::json& id) {
-    return id.is_number_integer() && id >= 0 && id <= std::numeric_limits<TokenId>::max();
-  };
-  const auto is_token = [&](const nlohmann::json& id) { return is_id(id) && id < tokens.size(); };
-  bool found = false;  // ids at which the model's texts end
-  for (const char* name : {"generation_config.json", "config.json"}) {
-    LANCET_ASSIGN(const auto config, read_object(folder / name, "a model's config"));
-    const nlohmann::json begin = config.value("bos_token_id", nlohmann::json());
-    nlohmann::json ends = config.value("eos_token_id", nlohmann::json());
-    if (ends.is_null()) ends = nlohmann::json::array();
-    if (!ends.is_array()) ends = nlohmann::json::array({ends});
-    if (const auto wrong = std::ranges::find_if_not(ends, [&](const auto& id) { return is_id(id) || id == -1; });
-        wrong != ends.end())
-      return data_error(fmt::format("{}: eos_token_id: expected an id or a list of ids, found {}",
-                                    (folder / name).string(), shown(*wrong)));
-    if (bounds.begin < 0 && is_token(begin)) bounds.begin = begin.get<TokenId>();
-    if (found) continue;
-    for (const nlohmann::json& id : ends) {
-      if (!is_token(id)) continue;
-      found = true;
-      if (std::ranges::count(bounds.ends, id.get<TokenId>()) == 0) bounds.ends.push_back(id.get<TokenId>());
-    }
-  }
+  LANCET_ASSIGN(const TextBounds of_model, model_bounds(folder, int(tokens.size())));
+  if (bounds.begin < 0) bounds.begin = of_model.begin;
+  for (const TokenId end : of_model.ends)
+    if (std::ranges::count(bounds.ends, end) == 0) bounds.ends.push_back(end);
   return bounds;
 }
 
@@ -217,6 +198,29 @@ Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer,
 }
 
 }  // namespace
+
+Result<TextBounds> model_bounds(const fs::path& folder, int vocab_size) {
+  const auto is_id = [](const nlohmann::json& id) {
+    return id.is_number_integer() && id >= 0 && id <= std::numeric_limits<TokenId>::max();
+  };
+  TextBounds bounds;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    LANCET_ASSIGN(const auto config, read_object(folder / name, "a model's config"));
+    const nlohmann::json begin = config.value("bos_token_id", nlohmann::json());
+    nlohmann::json ends = config.value("eos_token_id", nlohmann::json());
+    if (ends.is_null()) ends = nlohmann::json::array();
+    if (!ends.is_array()) ends = nlohmann::json::array({ends});
+    if (const auto wrong = std::ranges::find_if_not(ends, [&](const auto& id) { return is_id(id) || id == -1; });
+        wrong != ends.end())
+      return data_error(fmt::format("{}: eos_token_id: expected an id or a list of ids, found {}",
+                                    (folder / name).string(), shown(*wrong)));
+    if (bounds.begin < 0 && is_id(begin) && begin < vocab_size) bounds.begin = begin.get<TokenId>();
+    if (!bounds.ends.empty()) continue;
+    for (const nlohmann::json& id : ends)
+      if (is_id(id) && id < vocab_size) bounds.ends.push_back(id.get<TokenId>());
+  }
+  return bounds;
+}
 
 Result<Tokenizer> Tokenizer::load(const fs::path& folder) {
   std::error_code ignored;

@@ -138,6 +138,11 @@ class Import {
     LANCET_TRY(check_head(files, model.config.model, model.store));
     if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
     model.tokenizer_hash = tokenizer_hash();
+    auto bounds = data::model_bounds(folder_, int(dense.vocab_size));
+    if (bounds.ok())
+      model.bounds = *std::move(bounds);
+    else
+      log::warn("{}; the model is imported without the ids that end texts", bounds.error().message);
     return model;
   }
 

@@ -57,6 +57,7 @@ Status LoadedModel::describe(const run::ModelFolder& folder, comm::Communicator&
   step_ = folder.checkpoint.manifest().step;
   tokenizer_hash_ = folder.checkpoint.manifest().tokenizer_hash;
   tokenizer_ = folder.tokenizer;
+  bounds_ = folder.bounds;
   if (options.dtype) config_.train.dtype = *options.dtype;
   if (options.device) config_.device = *options.device;
   // The run's transport need not suit these ranks; only the choice to send through the host (mpi) is kept.

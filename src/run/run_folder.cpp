@@ -181,10 +181,9 @@ Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Com
   return std::vector<fs::path>(texts.begin(), texts.end());
 }
 
-std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::path& checkpoint) {
+std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::path& run) {
   std::error_code ignored;
-  const fs::path own = fs::absolute(checkpoint / "").parent_path().parent_path().parent_path() / own_tokenizer;
-  for (const fs::path& folder : {fs::path(config.data.tokenizer), own})
+  for (const fs::path& folder : {fs::path(config.data.tokenizer), run / own_tokenizer})
     if (!folder.empty() && fs::exists(folder / "vocab.json", ignored)) return folder;
   return {};
 }
@@ -246,8 +245,10 @@ Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
   config->mesh.stage = 1;  // a loaded model is on all ranks at once; the other axes may take those of the stages
   config->mesh.stage_blocks.clear();
   if (!config::make_mesh(*config, ranks).ok()) config->mesh = {};
-  auto tokenizer = find_tokenizer(*config, folder);
-  return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer)};
+  const fs::path run = fs::absolute(folder / "").parent_path().parent_path().parent_path();
+  LANCET_ASSIGN(data::TextBounds bounds, data::model_bounds(run, int(config->model.vocab_size)));
+  auto tokenizer = find_tokenizer(*config, run);
+  return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer), std::move(bounds)};
 }
 
 // The name holds the host, since process numbers of other hosts on a shared disk mean nothing here.
@@ -316,9 +317,28 @@ Status load_parameters(const Checkpoint& checkpoint, runtime::TensorStore& store
   return loaded;
 }
 
+namespace {
+
+// Writes the ids that begin and end texts into the folder's generation_config.json, beside what that holds.
+Status write_bounds(const fs::path& folder, const data::TextBounds& bounds) {
+  if (bounds.ends.empty()) return {};
+  nlohmann::ordered_json config = nlohmann::ordered_json::object();
+  const std::string name = (folder / "generation_config.json").string();
+  if (std::error_code error; fs::exists(name, error)) {
+    LANCET_ASSIGN(const std::string text, read_file(name, "a model's config"));
+    LANCET_ASSIGN(config, parse_json<nlohmann::ordered_json>(text, name, ExitCode::data, JsonComments::ignored));
+  }
+  if (bounds.begin >= 0) config["bos_token_id"] = bounds.begin;
+  config["eos_token_id"] = bounds.ends;
+  if (bounds.ends.size() == 1) config["eos_token_id"] = bounds.ends.front();
+  return checkpoint::write_file(checkpoint::disk(), name, json_text(config, {.indent = 2}) + "\n");
+}
+
+}  // namespace
+
 Status save_model(const fs::path& run, config::Config config, runtime::TensorStore& store,
                   const std::optional<ModelTokenizer>& tokenizer,
-                  const std::function<void(std::int64_t, std::int64_t)>& progress) {
+                  const std::function<void(std::int64_t, std::int64_t)>& progress, const data::TextBounds& bounds) {
   LANCET_ASSIGN(NewFolder folder, NewFolder::create(run));
   config.log.run_dir = run.string();
   if (tokenizer) {
@@ -326,6 +346,7 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
     config.data.tokenizer = (run / own_tokenizer).string();
   }
   LANCET_TRY(checkpoint::write_file(checkpoint::disk(), folder.path() / "config.json", config::to_json(config)));
+  LANCET_TRY(write_bounds(folder.path(), bounds));
   LANCET_TRY(write_weights(folder.path(), config, store, tokenizer ? tokenizer->hash : 0, progress));
   return folder.commit();
 }
@@ -381,18 +402,7 @@ Status copy_tokenizer(const fs::path& from, const fs::path& to) {
                                 "special_tokens_map.json", "chat_template.jinja", "generation_config.json"})
     if (std::error_code error; fs::exists(from / file_name, error)) LANCET_TRY(copy(file_name));
   LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(from));
-  if (!tokenizer.ends().empty()) {
-    nlohmann::ordered_json config = nlohmann::ordered_json::object();
-    const std::string name = (to / "generation_config.json").string();
-    if (std::error_code error; fs::exists(name, error)) {
-      LANCET_ASSIGN(const std::string text, read_file(name, "a model's config"));
-      LANCET_ASSIGN(config, parse_json<nlohmann::ordered_json>(text, name, ExitCode::data, JsonComments::ignored));
-    }
-    if (tokenizer.bos() >= 0) config["bos_token_id"] = tokenizer.bos();
-    config["eos_token_id"] = std::vector<data::TokenId>(tokenizer.ends().begin(), tokenizer.ends().end());
-    if (tokenizer.ends().size() == 1) config["eos_token_id"] = tokenizer.ends().front();
-    LANCET_TRY(checkpoint::write_file(files, name, json_text(config, {.indent = 2}) + "\n"));
-  }
+  LANCET_TRY(write_bounds(to, {tokenizer.bos(), {tokenizer.ends().begin(), tokenizer.ends().end()}}));
   return files.sync_folder(to);
 }
 

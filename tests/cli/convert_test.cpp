@@ -59,17 +59,29 @@ TEST_CASE("an import without one of a tokenizer's two files says that it leaves 
   CHECK(std::filesystem::exists(run + "/tokenizer") == removed.empty());
 }
 
-TEST_CASE("an import of a folder with tokenizer.json alone says that it leaves the tokenizer out") {
+TEST_CASE(
+    "an import of a folder with tokenizer.json alone leaves the tokenizer out, and keeps the ids that end texts") {
   const test::TemporaryFolder folder;
   const std::string hf = folder / "hf";
   std::filesystem::copy(LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2", hf);
   folder.write("hf/tokenizer.json", "{}");
+  folder.write("hf/generation_config.json", R"({"eos_token_id": [3, 60, 99999], "bos_token_id": 5})");
   const auto outcome = test::lancet("import --from " + hf + " --out " + (folder / "run"));
   INFO(outcome.output);
   CHECK(outcome.code == 0);
   CHECK(outcome.lines_with("warning: " + hf +
                            ": expected vocab.json and merges.txt, found tokenizer.json, which is not read; the model "
                            "is imported without its tokenizer") == 1);
+  REQUIRE(test::lancet("export --to hf --from " + (folder / "run") + " --out " + (folder / "out")).code == 0);
+  std::ifstream in(folder / "out/config.json");
+  const auto config = test::json_in(std::string(std::istreambuf_iterator<char>(in), {}));
+  CHECK(config["eos_token_id"] == test::json_in("[3, 60]"));
+  CHECK(config["bos_token_id"] == 5);
+  std::string ids;  // the tokens that the model would draw but for the end
+  for (int id = 0; id < 71; ++id) ids += (id > 0 ? ", " : "") + std::to_string(id);
+  folder.write("run/generation_config.json", "{\"eos_token_id\": [" + ids + "]}");
+  const auto ended = test::lancet("generate --ids --prompt '1 2' --max-tokens 4 --from " + (folder / "run"));
+  CHECK(ended.lines_with("0 tokens after a prompt of 2") == 1);
 }
 
 TEST_CASE("a destination that cannot be written is reported before the model is read") {

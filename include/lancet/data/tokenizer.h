@@ -29,6 +29,10 @@ struct TextBounds {
   std::vector<TokenId> added = {};  // special even if a merge makes them
 };
 
+// The ids below vocab_size that a model's files name: generation_config.json, then config.json, of which the first with
+// such an id counts. None where a folder has neither. Data error: a file that is malformed.
+Result<TextBounds> model_bounds(const std::filesystem::path& folder, int vocab_size);
+
 struct TokenizerTables;
 
 // Immutable: threads share one. A copy shares its tables.

@@ -56,6 +56,7 @@ struct HuggingFaceModel {
   config::Config config;  // the model's fields; defaults for training; train.dtype as in the file
   runtime::TensorStore store;
   std::uint64_t tokenizer_hash = 0;  // Tokenizer::hash() of the folder's tokenizer; 0: none
+  data::TextBounds bounds = {};      // of generation_config.json or config.json
 };
 
 // Dense GPT-2, and mixtures of experts as export_hugging_face writes them; tensors of F32, F16 or BF16. Errors name the

@@ -39,6 +39,7 @@ class LoadedModel {
   const std::string& name() const { return name_; }  // the checkpoint's folder
   std::int64_t step() const { return step_; }        // optimizer steps of its training
   const std::optional<std::filesystem::path>& tokenizer() const { return tokenizer_; }
+  const data::TextBounds& bounds() const { return bounds_; }                   // run::ModelFolder
   data::TokenizerId tokenizer_id() const { return {tokenizer_hash_, name_}; }  // of the tokens it was trained on
   runtime::TensorStore& store() { return store_; }
   run::Streams& streams() { return *streams_; }
@@ -53,6 +54,7 @@ class LoadedModel {
   std::string name_;
   std::int64_t step_ = 0;
   std::optional<std::filesystem::path> tokenizer_;
+  data::TextBounds bounds_;
   std::uint64_t tokenizer_hash_ = 0;
   // Null: the CPU. Declared before the store and the streams, which are destroyed first.
   std::unique_ptr<runtime::Accelerator> owned_accelerator_;

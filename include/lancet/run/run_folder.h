@@ -15,6 +15,7 @@
 #include "lancet/checkpoint/file_system.h"
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
+#include "lancet/data/tokenizer.h"
 #include "lancet/ir/plan.h"
 #include "lancet/run/metrics.h"
 #include "lancet/runtime/tensor_store.h"
@@ -80,6 +81,7 @@ struct ModelFolder {
   // the section mesh is the default if its axes do not fit the ranks that load the model.
   config::Config config;
   std::optional<std::filesystem::path> tokenizer;  // an existing folder: the config's, else the run's own
+  data::TextBounds bounds;                         // of the run's generation_config.json, which imports have
   std::string name() const { return checkpoint.path().string(); }
 };
 
@@ -105,11 +107,13 @@ struct ModelTokenizer {
 
 // Creates the run folder `run`, complete or not at all: config.json, checkpoints/step-000000 with weights alone, and,
 // if a tokenizer is given, a copy of it, which the config then names. store: the whole model in f32 (hugging_face.h).
-// progress: bytes written, and in all. Config error: `run` exists and is not empty.
+// progress: bytes written, and in all. bounds: of the model, for generation_config.json. Config error: `run` exists and
+// is not empty.
 Status save_model(
     const std::filesystem::path& run, config::Config config, runtime::TensorStore& store,
     const std::optional<ModelTokenizer>& tokenizer,
-    const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {});
+    const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {},
+    const data::TextBounds& bounds = {});
 
 // Config error: a name of a run's folder that its config.json and the log's lines cannot hold.
 Status check_run_name(std::string_view field, const std::string& run);
