@@ -6,7 +6,7 @@
 //
 // The gradients of a shared parameter are a chain of accumulations, one onto the other. Where the chain leaves a stage
 // it is broken: the next link begins with the parameter's state, or with nothing, and what is left becomes a gradient
-// of its own stage.
+// of its own stage, in the form of the whole gradient.
 #include "lancet/passes/passes.h"
 
 #include <fmt/format.h>
@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include "lancet/ir/dependencies.h"
@@ -54,6 +55,7 @@ struct Layout {
   struct Gradient {
     TensorId parameter, sum;
     int chunk;
+    std::vector<std::size_t> conversions;  // instructions that give the sum the form of the output, the last one first
   };
   std::vector<Gradient> gradients;               // each chunk's sum of a parameter's gradient
   std::map<TensorId, std::vector<int>> holders;  // of parameters with gradients: the stages, ascending
@@ -105,21 +107,29 @@ struct Layout {
       if (output.kind == OutputKind::logits) has(output.tensor, (laps - 1) * stages);
   }
 
-  // The chain of sums from the gradient back.
+  // The chain of sums from the gradient back, also where it goes on in another form: ranks along tensor may divide the
+  // gradient of an embedding in another way than its weights.
   void follow(const ir::Output& output) {
     TensorId sum = output.tensor;
     int last = -1;
+    std::vector<std::size_t> conversions;
     while (is_made(sum)) {
       const std::size_t maker = made[sum.index()];
+      const Instruction& at = program.instructions[maker];
       if (chunk[maker] != last) {
-        gradients.push_back({output.parameter, sum, chunk[maker]});
+        gradients.push_back({output.parameter, sum, chunk[maker], conversions});
         holders[output.parameter].push_back(chunk[maker] % stages);
       }
       last = chunk[maker];
-      const int operand = accumulator_of(program.instructions[maker]);
-      if (operand < 0) return;
-      sum = program.instructions[maker].operands[std::size_t(operand)];
+      const int operand = accumulator_of(at);
+      if (operand < 0 && !(converts(at) && is_made(at.operands[0]) && chunk_of(at.operands[0]) == last)) return;
+      if (operand < 0) conversions.push_back(maker);
+      sum = at.operands[std::size_t(std::max(operand, 0))];
     }
+  }
+
+  static bool converts(const Instruction& at) {
+    return at.op == "swap_shards" || at.op == "all_gather" || at.op == "take_shard";
   }
 };
 
@@ -245,6 +255,11 @@ class Stage {
       if (gradient.chunk % cut_.stages != stage_) continue;
       const std::vector<int>& holders = cut_.holders.at(gradient.parameter);
       TensorId sum = now(gradient.chunk, gradient.sum);
+      for (const std::size_t conversion : gradient.conversions | std::views::reverse) {
+        const Instruction& at = source_.instructions[conversion];
+        sum = ops::append(program(), at.op, {sum}, at.attributes, at.role, at.label)[0];
+        program()[sum].sharding = source_[at.results[0]].sharding;
+      }
       if (holders.size() > 1) {
         const auto output = std::ranges::find(source_.outputs, gradient.parameter, &ir::Output::parameter);
         sum = ops::append(program(), "all_reduce", {sum}, group_of(holders), Role::sync,
