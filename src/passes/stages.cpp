@@ -129,7 +129,7 @@ struct Layout {
   }
 
   static bool converts(const Instruction& at) {
-    return at.op == "swap_shards" || at.op == "all_gather" || at.op == "take_shard";
+    return ops::kind(at) == ops::Kind::collective || ops::kind(at) == ops::Kind::share;
   }
 };
 
