@@ -31,9 +31,9 @@
 // Found and mended: under collective_matmul the copies of biases and gates drifted apart in the last bits, so that a
 // resumed run was not the uninterrupted one; in layers that drop nothing autodiff wrote to a list that had grown
 // elsewhere; where ranks along tensor divide the gradient of a tied embedding in another way than its weights, stages
-// did not add their sums. Three were bounds: 1.1e-5 in a weight, which is within its bound since, 0.37 in moments of bf16
-// without master weights (mix 5859) and 0.065 in a norm of gradients that travel in bf16 (mix 7470), which are not.
-// faults.py plants faults; each was found within 31 mixes.
+// did not add their sums. Three were bounds: 1.1e-5 in a weight, which is within its bound since, 0.37 in moments of
+// bf16 without master weights (mix 5859) and 0.065 in a norm of gradients that travel in bf16 (mix 7470), which are
+// not. faults.py plants faults; each was found within 31 mixes.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
