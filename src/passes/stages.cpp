@@ -107,8 +107,8 @@ struct Layout {
       if (output.kind == OutputKind::logits) has(output.tensor, (laps - 1) * stages);
   }
 
-  // The chain of sums from the gradient back, also where it goes on in another form: ranks along tensor may divide the
-  // gradient of an embedding in another way than its weights.
+  // The chain of sums from the gradient back, through changes of its form: ranks along tensor may divide the gradient
+  // of an embedding in another way than its weights.
   void follow(const ir::Output& output) {
     TensorId sum = output.tensor;
     int last = -1;

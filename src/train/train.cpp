@@ -238,7 +238,7 @@ class Run {
   Result<bool> evaluate() {
     const std::int64_t step = state_.position.step;
     LANCET_TRY(settle());
-    if (step >= state_.config.train.steps) LANCET_TRY(named("saving", saving_.finish()));  // whatever evaluates loses
+    if (step >= state_.config.train.steps) LANCET_TRY(named("saving", saving_.finish()));  // no fault of it loses this
     auto evaluated = state_.trainer->evaluate();
     if (!evaluated.ok() && evaluated.error().agreed && evaluated.error().code == ExitCode::data) {
       unread_ = evaluated.error();

@@ -1,4 +1,4 @@
-// A mix: a small training run as the values of fields over one base, and the mesh on which it goes on after an
+// A mix: a small training run as the values of fields over one base, and the mesh on which it resumes after an
 // interruption. What a mix is drawn from is all here.
 #pragma once
 #include <fmt/ranges.h>

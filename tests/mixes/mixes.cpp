@@ -12,7 +12,7 @@
 //   and at the end, element by element, relative to the largest of the tensor;
 // - the last checkpoint of the interrupted run against the one of a run without interruption: the same bytes;
 // - what another mesh loads from the interruption and saves again: the same bits of every whole tensor;
-// - the run that goes on there, as above.
+// - the run that resumes there, as above.
 //
 // Scores that are nearly equal may choose another expert when sums are split, and nothing after that can be compared.
 // So where a mix disagrees, its reference trains again from weights that are moved by rounding. If that disagrees, too,
@@ -151,7 +151,7 @@ Tensors tensors_in(const checkpoint::Checkpoint& saved) {
   return tensors;
 }
 
-// The records by step. A run that was interrupted goes on with those of its folder.
+// The records by step, of both processes of a run that was interrupted.
 std::vector<Json> records_of(const Config& config) {
   std::vector<Json> records;
   std::ifstream in(fs::path(config.log.run_dir) / "metrics.jsonl");

@@ -65,7 +65,7 @@ struct Evaluation {
   std::int64_t sequences = 0;
 };
 // Empty if the config names no evaluation file. tokenizer: expected of the file. Data errors: the file, its vocabulary
-// or tokenizer; an id in this rank's windows that is no token; fewer sequences than a group has, where experts choose.
+// or tokenizer; fewer sequences than a group has, where experts choose.
 Result<std::optional<Evaluation>> evaluation_batches(const config::Config& config, const TokenizerId& tokenizer,
                                                      int rank, int ranks);
 
