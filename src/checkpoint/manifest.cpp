@@ -175,6 +175,7 @@ std::string to_json(const Manifest& m) {
       {"config", json_of<ordered_json>(m.config)},
       {"files", ordered_json::array()}};
   if (m.skips_in_a_row > 0) root["skips_in_a_row"] = m.skips_in_a_row;
+  if (m.device_bytes > 0) root["device_bytes"] = m.device_bytes;
   if (m.tokenizer_hash != 0) root["tokenizer"] = hex(m.tokenizer_hash);
   if (m.load != LoadHistory()) root["load"] = load_json(m.load);
   for (const ShardFile& file : m.files)
@@ -214,6 +215,7 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
   m.tokens = fields.whole("tokens", std::int64_t{1} << 62);
   m.skipped_steps = fields.whole("skipped_steps");
   if (root.contains("skips_in_a_row")) m.skips_in_a_row = fields.whole("skips_in_a_row");
+  if (root.contains("device_bytes")) m.device_bytes = fields.whole("device_bytes", std::int64_t{1} << 62);
   Fields sampler(fields.member("sampler"), where + "sampler: ");
   m.next_sample = sampler.whole("next_sample");
   m.rows = sampler.whole("rows");

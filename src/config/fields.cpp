@@ -257,8 +257,9 @@ constexpr Field table[] = {
         .when(overlaps),
     ROW(overlap.groups_per_moe, between(1, 1000), "groups of instructions between two MoE layers (gamma)")
         .when(overlaps),
-    ROW(overlap.memory_factor, between(1, 1000),
-        "the largest arena that a search of schedules may choose, relative to sequential's").when(overlaps),
+    ROW(overlap.memory_factor, between(0, 1000),
+        "the largest arena of a plan, relative to sequential's, for comparisons; 0: what train.memory_limit_mb or the "
+        "device leaves").when(overlaps),
     ROW(overlap.split_backward, any(),
         "lancet: also split the backward pass into parts where that is faster; false: as in the paper").when(searches),
     ROW(overlap.across_steps, any(),

@@ -165,8 +165,9 @@ namespace {
 Result<PlanRequest> step_request(const StepModel& model, const StepOptions& options) {
   LANCET_ASSIGN(PlanRequest request, model.request());
   request.costs = options.costs;
+  request.device_bytes = options.device_bytes;
   request.costs_may_lack_ops = options.costs_may_lack_ops;
-  if (options.crowded) request.least_gain = crowded_error;
+  if (options.crowded && model.config.overlap.policy == "auto") request.least_gain = crowded_error;
   request.compare = options.compare;
   request.skip = options.skip;
   request.keep_texts = options.keep_texts;
@@ -204,7 +205,6 @@ Result<std::vector<ir::Program>> programs_to_profile(const StepModel& model, int
   LANCET_ASSIGN(const PlanRequest request, model.request());
   if (model.config.mesh.stage == 1) return programs_to_profile(model.forward, request, hosts);
   LANCET_ASSIGN(std::vector<ir::Program> programs, stage_programs(model.forward, request));
-  if (request.memory_limit == 0) return programs;
   for (std::size_t stage = 0, stages = programs.size(); stage < stages; ++stage) {
     const passes::Recomputation values(programs[stage]);
     programs.push_back(values.run(values.candidates()));

@@ -10,7 +10,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
+#include <limits>
+#include <memory>
 #include <optional>
 
 #include "lancet/base/hash.h"
@@ -67,31 +68,63 @@ std::vector<std::string_view> skippable() {
 }
 
 // Without a second micro batch, a policy of several is another one.
-bool is_compared(const Policy& policy, int micro_batches) { return !policy.of_micro_batches || micro_batches > 1; }
+bool is_compared(const Policy& policy, int micro_batches) { return !policy.is.of_micro_batches || micro_batches > 1; }
 
 // A policy's schedule, and the passes that made it.
 struct Scheduled : Made {  // of one micro batch
-  std::size_t policy = 0;  // index in the table; for a policy without passes, that of the policy whose schedule it uses
+  std::size_t policy = 0;  // index in the table
   // What the plan runs, if it is more than that: all its micro batches, with the end of the step before.
   std::optional<Made> run = {};
+  std::int64_t arena_bytes = 0, resident_bytes = 0;  // of the whole
   const Candidate& whole() const { return run ? run->candidate : candidate; }
 };
 
-// The schedules of the step by policy, each made once.
+// Limits of the arena under which policies search, relative to that of the step in turns; 0: none.
+constexpr double memory_rungs[] = {0, 2, 1.5, 1.25, 1.1, 1.05, 1.01};
+
+// The schedules of the step by policy. Each policy searches under fixed limits of parts and of memory, the rungs, each
+// search alone, whatever a request asks for; what a search finds within a lower limit of memory is also found there. A
+// request takes the shortest schedule of all rungs that fits it. So more memory, or more parts, never makes a plan
+// longer, and no policy's plan is longer than that of one which it contains.
 class Schedules {
  public:
   Schedules(const Step& step, const PlanRequest& request, const Pipeline& pipeline)
-      : step_(step),
-        overlap_(request.overlap),
-        micro_batches_(request.micro_batches),
+      : request_(request),
         crosses_steps_(why_not_across_steps(request).empty()),
-        pipeline_(pipeline) {}
-
-  const Scheduled& of(std::size_t policy) {
-    if (const auto it = made_.find(policy); it != made_.end()) return it->second;
-    return made_.emplace(policy, make(policy)).first->second;
+        pipeline_(pipeline),
+        arena_bytes_(std::numeric_limits<std::int64_t>::max()),
+        in_turns_bytes_(step.arena_bytes()),
+        made_(policy_table().size()) {
+    if (!forces_parts() || step.wanted_counts().empty()) steps_.push_back({step.in_parts(1, 1), step.in_parts(1, 1)});
+    int before = 1;
+    for (const int parts : step.wanted_counts()) {
+      steps_.push_back({step.in_parts(before + 1, parts), step.in_parts(1, parts)});
+      before = parts;
+    }
+    if (request.budget() > 0) arena_bytes_ = request.budget() - schedule::resident_bytes(step.program());
+    arena_bytes_ = std::min(arena_bytes_, bytes_of(request.overlap.memory_factor));
   }
-  const Scheduled& of(std::string_view name) { return of(index_of(name)); }
+
+  // The shortest schedule of the policy, or of those that it contains, that fits the request; null if none does. Ties,
+  // up to the rounding of sums, go to the policy that the table lists first.
+  const Scheduled* best(std::size_t policy) {
+    const Scheduled* best = nullptr;
+    const auto lacks_parts = [&](const Scheduled& one) {
+      return forces_parts() && schedule::most_parts(one.whole().program) == 1;
+    };
+    const auto consider = [&](const Scheduled* one) {
+      if (!one || !fits(*one)) return;
+      if (!best || lacks_parts(*best) > lacks_parts(*one) ||
+          (lacks_parts(*best) == lacks_parts(*one) && schedule::is_shorter(one->whole(), best->whole())))
+        best = one;
+    };
+    for (const std::size_t from : starts(policy)) consider(this->best(from));
+    for (std::size_t step = 0; step < steps_of(policy); ++step)
+      for (const std::shared_ptr<const Scheduled>& one : of(policy, step)) consider(one.get());
+    return best;
+  }
+  const Scheduled& in_turns() { return *of(index_of(sequential), 0).front(); }
+  std::int64_t arena_bytes() const { return arena_bytes_; }  // that a schedule may have
 
   static std::size_t index_of(std::string_view name) {
     const auto table = policy_table();
@@ -101,54 +134,125 @@ class Schedules {
   }
 
  private:
-  Scheduled make(std::size_t index) {
+  using Rungs = std::vector<std::shared_ptr<const Scheduled>>;  // by limit of memory
+
+  struct InParts {
+    Step alone;  // in more parts than the one before
+    Step up_to;  // or in fewer
+  };
+
+  // Of the arena, from overlap.memory_factor.
+  std::int64_t bytes_of(double factor) const {
+    return factor == 0 ? std::numeric_limits<std::int64_t>::max() : std::int64_t(factor * double(in_turns_bytes_));
+  }
+  bool forces_parts() const { return request_.overlap.parts > 1; }
+  bool fits(const Scheduled& one) const {
+    return one.arena_bytes <= arena_bytes_ &&
+           (request_.budget() == 0 || one.resident_bytes + one.arena_bytes <= request_.budget());
+  }
+
+  std::vector<std::size_t> starts(std::size_t policy) const {
+    std::vector<std::size_t> starts;
+    for (const std::string_view from : policy_table()[policy].from)
+      if (is_compared(policy_table()[index_of(from)], request_.micro_batches)) starts.push_back(index_of(from));
+    return starts;
+  }
+
+  // How many limits of parts the policy searches. What is split by no cut has no parts.
+  std::size_t steps_of(std::size_t policy) const {
+    const auto cuts = schedule::all_cuts();
+    const auto is_cut = [&](std::string_view name) {
+      return std::ranges::any_of(cuts, [&](const schedule::Cut* cut) { return cut->name == name; });
+    };
+    return std::ranges::any_of(policy_table()[policy].cuts, is_cut) ? steps_.size() : 1;
+  }
+
+  const Step& step_of(const Policy& policy, std::size_t step) const {
+    return policy.is.mixes_parts ? steps_[step].up_to : steps_[step].alone;
+  }
+
+  const Rungs& of(std::size_t policy, std::size_t step) {
+    const std::size_t at = std::min(step, steps_of(policy) - 1);
+    std::vector<Rungs>& steps = made_[policy];
+    steps.resize(steps_.size());
+    std::int64_t last = std::numeric_limits<std::int64_t>::max();
+    for (const double factor : memory_rungs) {
+      if (steps[at].size() == std::size(memory_rungs)) break;
+      const std::int64_t bytes = bytes_of(factor);
+      // What is within this limit, or was not within the last one, is found again.
+      if (!steps[at].empty() && (steps[at].back()->arena_bytes <= bytes || steps[at].back()->arena_bytes > last)) {
+        steps[at].push_back(steps[at].back());
+        continue;
+      }
+      last = bytes;
+      auto made = std::make_shared<const Scheduled>(make(policy, at, steps[at].size()));
+      made_[policy][at].push_back(std::move(made));
+    }
+    return steps[at];
+  }
+
+  Scheduled make(std::size_t index, std::size_t at, std::size_t rung) {
     const Policy& policy = policy_table()[index];
-    Scheduled scheduled =
-        policy.from.empty() ? Scheduled{{schedule::program_order(step_), pipeline_}, index} : fastest(policy.from);
-    run(policy.passes, scheduled);
-    if (!policy.passes.empty()) scheduled.policy = index;
-    if (micro_batches_ > 1) scheduled.run = repeat(policy, scheduled);
+    const Step& step = step_of(policy, at);
+    config::Overlap overlap = request_.overlap;
+    overlap.memory_factor = memory_rungs[rung];
+    Scheduled scheduled = start_of(index, at, rung);
+    run(policy.passes, step, overlap, scheduled);
+    if (request_.micro_batches > 1) {
+      scheduled.run = repeated(scheduled, step);
+      run(policy.across, step, overlap, *scheduled.run);
+    }
     if (crosses_steps_ && !policy.border.empty()) {
       if (!scheduled.run) scheduled.run = Made{scheduled.candidate, scheduled.pipeline};
-      run(policy.border, *scheduled.run);
+      run(policy.border, step, overlap, *scheduled.run);
     }
+    const Candidate& whole = scheduled.whole();
+    scheduled.arena_bytes = schedule::arena_bytes(whole.program, whole.needed);
+    scheduled.resident_bytes = schedule::resident_bytes(whole.program);
     return scheduled;
   }
 
-  void run(const std::vector<SchedulePass>& passes, Made& state) const {
+  // What the passes of a policy start from, of one micro batch.
+  Scheduled start_of(std::size_t index, std::size_t at, std::size_t rung) {
+    const Step& step = step_of(policy_table()[index], at);
+    Scheduled scheduled{{schedule::program_order(step), pipeline_}, index};
+    const Scheduled* start = nullptr;
+    for (const std::size_t from : starts(index)) {
+      const Scheduled* one = of(from, at)[rung].get();
+      if (!start || (schedule::is_shorter(one->candidate, start->candidate) &&
+                     one->arena_bytes <= bytes_of(memory_rungs[rung])))
+        start = one;
+    }
+    if (!start) return scheduled;
+    static_cast<Made&>(scheduled) = {start->candidate, start->pipeline};
+    if (const std::string_view name = policy_table()[start->policy].name; name != sequential)
+      scheduled.candidate.how = fmt::format("{}: {}", name, scheduled.candidate.how);
+    return scheduled;
+  }
+
+  void run(const std::vector<SchedulePass>& passes, const Step& step, const config::Overlap& overlap,
+           Made& state) const {
     for (const SchedulePass& pass : passes)
       state.candidate = state.pipeline.run(pass.name, std::move(state.candidate), [&](Candidate candidate) {
-        return pass.run(step_, overlap_, std::move(candidate));
+        return pass.run(step, overlap, std::move(candidate));
       });
   }
 
-  Made repeat(const Policy& policy, const Scheduled& one) const {
-    Made repeated{one.candidate, one.pipeline};
-    planner::repeat(repeated, micro_batches_);
+  Made repeated(const Made& one, const Step& step) const {
+    Made repeated = one;
+    planner::repeat(repeated, request_.micro_batches);
     Candidate& all = repeated.candidate;
-    all = schedule::as_it_is(step_, std::move(all.how), std::move(all.program), std::move(all.op_costs),
+    all = schedule::as_it_is(step, std::move(all.how), std::move(all.program), std::move(all.op_costs),
                              std::move(all.needed));
-    run(policy.across, repeated);
     return repeated;
   }
 
-  // The fastest of these policies' schedules that fit the memory; ties, up to the rounding of sums, go to the first in
-  // the list, which fits it.
-  Scheduled fastest(const std::vector<std::string_view>& names) {
-    const Scheduled* best = &of(names.front());
-    for (std::string_view name : names)
-      if (const Scheduled* other = is_compared(policy_table()[index_of(name)], micro_batches_) ? &of(name) : best;
-          schedule::is_better(step_, overlap_, other->whole(), best->whole()))
-        best = other;
-    return *best;
-  }
-
-  const Step& step_;
-  const config::Overlap& overlap_;
-  const int micro_batches_;
+  const PlanRequest& request_;
   const bool crosses_steps_;  // the end of a step may run in the next one
   const Pipeline& pipeline_;  // after the step passes
-  std::map<std::size_t, Scheduled> made_;
+  std::int64_t arena_bytes_, in_turns_bytes_;
+  std::vector<InParts> steps_;            // by limit of parts
+  std::vector<std::vector<Rungs>> made_;  // by policy and limit of parts
 };
 
 // Hidden communication adds its core time to the compute stream, exposed communication its own time to the step, so it
@@ -167,29 +271,33 @@ LowerBound lower_bound_of(const Candidate& unsplit, const cost::Interference& in
   return {compute + std::min(core, network), network};
 }
 
-PlanBounds bounds_of(const Step& step, const Candidate& chosen, double memory_factor) {
-  const auto memory = std::int64_t(memory_factor * double(step.peak_bytes()));
+PlanBounds bounds_of(const Step& step, const Candidate& chosen, std::int64_t arena_bytes) {
+  const double factor = std::min(1000.0, double(arena_bytes) / double(step.arena_bytes()));
+  const auto memory = std::int64_t(factor * double(step.peak_bytes()));
   const std::vector<schedule::Chunked> plan{{chosen.program, chosen.op_costs}};
-  return {memory_factor, schedule::find_bounds(schedule::chunked_variants(step), memory),
-          schedule::find_bounds(plan, memory)};
+  return {factor, schedule::find_bounds(schedule::chunked_variants(step), memory), schedule::find_bounds(plan, memory)};
 }
 
 const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {
   const config::Overlap& overlap = request.overlap;
-  const double least_gain = overlap.policy == "auto" ? request.least_gain : 0;
-  const Scheduled &first = schedules.of(sequential), &wanted = schedules.of(overlap.policy);
-  const double sequential_ms = first.whole().timeline.makespan, ms = wanted.whole().timeline.makespan;
-  const bool forced = overlap.parts > 1 && schedule::most_parts(wanted.whole().program) > 1;
-  if (wanted.policy == first.policy || ms < sequential_ms * (1 - least_gain) || forced) return wanted;
-  if (overlap.parts > 1 && schedule::most_parts(wanted.whole().program) == 1 &&
-      !policy_table()[wanted.policy].cuts.empty()) {
+  const Scheduled& first = schedules.in_turns();
+  const std::size_t policy = Schedules::index_of(overlap.policy);
+  const Scheduled* wanted = schedules.best(policy);
+  if (!wanted) {
+    report.why = fmt::format("{} runs sequential: no schedule of it fits the budget", overlap.policy);
+    return first;
+  }
+  const double sequential_ms = first.whole().timeline.makespan, ms = wanted->whole().timeline.makespan;
+  const bool forced = overlap.parts > 1 && schedule::most_parts(wanted->whole().program) > 1;
+  if (policy == first.policy || ms < sequential_ms * (1 - request.least_gain) || forced) return *wanted;
+  if (overlap.parts > 1 && !policy_table()[policy].cuts.empty()) {
     report.why = fmt::format("{} runs sequential: nothing can be in {} parts here", overlap.policy, overlap.parts);
     return first;
   }
   report.why =
       fmt::format("{} runs sequential: predicted {:.3f} ms against {:.3f} ms", overlap.policy, ms, sequential_ms);
-  if (least_gain > 0)
-    report.why += fmt::format(", a gain below the {:.0f}% by which predictions err", 100 * least_gain);
+  if (request.least_gain > 0)
+    report.why += fmt::format(", a gain below the {:.0f}% by which predictions err", 100 * request.least_gain);
   return first;
 }
 
@@ -220,10 +328,11 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   Schedules schedules(step, request, pipeline);
   PlanReport made;
   const Scheduled& chosen = choose(schedules, request, made);
-  made.chosen = policy_table()[chosen.policy].name;
+  const std::size_t requested = Schedules::index_of(request.overlap.policy);
+  made.chosen = chosen.policy == Schedules::index_of(sequential) ? sequential : policy_table()[requested].name;
   made.why_not_across_steps = why_ends_in_step(chosen, request);
-  if (chosen.policy == Schedules::index_of(sequential))
-    made.why_not_across_steps = why_ends_in_step(schedules.of(request.overlap.policy), request);
+  if (const Scheduled* wanted = schedules.best(requested); wanted && made.chosen == sequential)
+    made.why_not_across_steps = why_ends_in_step(*wanted, request);
   const schedule::Timeline& timeline = chosen.whole().timeline;
   Pipeline passes = chosen.run ? chosen.run->pipeline : chosen.pipeline;
   ir::Plan plan = plan_of(chosen.whole(), passes);
@@ -233,19 +342,21 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   plan.header.set("exposed_ms", timeline.exposed);
   if (!report) return plan;
   const auto table = policy_table();
-  const bool all = table[Schedules::index_of(request.overlap.policy)].passes.empty() ||
-                   (request.compare && step.program().instructions.size() <= compared_step);
+  const bool all = request.compare && step.program().instructions.size() <= compared_step;
   for (const Policy& policy : table) {
     const bool asked = policy.name == sequential || policy.name == request.overlap.policy;
-    if (policy.passes.empty() || !(asked || (all && is_compared(policy, request.micro_batches)))) continue;
-    const Candidate& tried = schedules.of(policy.name).whole();
-    made.policies.push_back({std::string(policy.name), tried.how, tried.timeline, schedule::most_parts(tried.program),
-                             schedule::arena_bytes(tried.program, tried.needed)});
+    if (!(asked || (all && is_compared(policy, request.micro_batches)))) continue;
+    const Scheduled* tried =
+        policy.name == sequential ? &schedules.in_turns() : schedules.best(Schedules::index_of(policy.name));
+    if (!tried) continue;
+    const Candidate& whole = tried->whole();
+    made.policies.push_back(
+        {std::string(policy.name), whole.how, whole.timeline, schedule::most_parts(whole.program), tried->arena_bytes});
   }
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
-  made.lower_bound = lower_bound_of(schedules.of(sequential).whole(), step.costs().interference());
-  if (request.bounds) made.bounds = bounds_of(step, chosen.candidate, request.overlap.memory_factor);
+  made.lower_bound = lower_bound_of(schedules.in_turns().whole(), step.costs().interference());
+  if (request.bounds) made.bounds = bounds_of(step, chosen.candidate, schedules.arena_bytes());
   *report = std::move(made);
   return plan;
 }
@@ -261,6 +372,11 @@ Result<ir::Plan> schedule_step(const ir::Program& logical, ir::Program program, 
 }
 
 }  // namespace
+
+std::int64_t PlanRequest::budget() const {
+  const std::int64_t device = device_bytes > 0 || !costs ? device_bytes : costs->free_bytes().value_or(0);
+  return memory_limit > 0 && device > 0 ? std::min(memory_limit, device) : std::max(memory_limit, device);
+}
 
 std::string why_not_across_steps(const PlanRequest& request) {
   const passes::OptimizeOptions& optimizer = request.optimizer;
@@ -282,7 +398,7 @@ std::vector<PolicyInfo> policies() {
 std::vector<std::string_view> compared_policies(std::int64_t micro_batches) {
   std::vector<std::string_view> names;
   for (const Policy& policy : policy_table())
-    if (!policy.passes.empty() && is_compared(policy, micro_batches)) names.push_back(policy.name);
+    if (is_compared(policy, micro_batches)) names.push_back(policy.name);
   return names;
 }
 
@@ -314,7 +430,6 @@ Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical,
   LANCET_ASSIGN(const ir::Program step, step_program(logical, request));
   const cost::Layout layout{request.mesh.ranks(), hosts, request.mesh};
   std::vector<ir::Program> programs = schedule::variants(step, request.overlap, layout);
-  if (request.memory_limit == 0) return programs;
   const passes::Recomputation values(step);
   for (ir::Program& variant : schedule::variants(values.run(values.candidates()), request.overlap, layout))
     programs.push_back(std::move(variant));
@@ -335,7 +450,7 @@ Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& reques
   const PlanMaker make = [&](ir::Program whole, const PlanRequest& wanted, Pipeline passes, PlanReport* to) {
     return schedule_step(logical, std::move(whole), wanted, std::move(passes), to);
   };
-  if (request.memory_limit > 0) return plan_within_memory(program, request, pipeline, make, report);
+  if (request.budget() > 0) return plan_within_memory(program, request, pipeline, make, report);
   return make(std::move(program), request, std::move(pipeline), report);
 }
 

@@ -37,8 +37,7 @@ const Policy table[] = {
      {take_turns, degree_per_layer},
      {},
      {},
-     false,
-     "expert_pipeline"},
+     {.mixes_parts = true, .alias = "expert_pipeline"}},
     {"fastermoe",
      "the experts by 1, 2, 4 or 8 groups of peers, in the order of its smart schedule (FasterMoE, PPoPP 2022)",
      {"peers"},
@@ -48,7 +47,10 @@ const Policy table[] = {
      "the experts by tiles of source ranks, their results by tiles of columns (Comet, MLSys 2025)",
      {"source_rows", "columns"},
      {},
-     {take_turns, tile_experts}},
+     {take_turns, tile_experts},
+     {},
+     {},
+     {.mixes_parts = true}},
     {"flowmoe",
      "both passes in one pipeline of parts of the batch, all-reduces in chunks (FlowMoE, NeurIPS 2025)",
      {"batch"},
@@ -66,25 +68,24 @@ const Policy table[] = {
      {move_dw, chunk_all_reduces},
      {pair_micro_batches},
      {},
-     true},
+     {.of_micro_batches = true}},
     {"lancet_paper",
      "one pipeline an MoE layer, with copies at its borders, and the greedy dW (Lancet, sections 4 and 5)",
      {"batch"},
      {},
-     {pipelines_with_copies, move_dw_greedily}},
+     {pipelines_with_copies, move_dw_greedily},
+     {},
+     {},
+     {.mixes_parts = true}},
     {"lancet",
-     "both, and the backward pass, tiles of experts and rings of products where these pay",
+     "the fastest of those above, and both passes, tiles of experts and rings of products in orders of its own",
      {"batch", "capacity", "columns", "source_rows", "ring_shards", "micro_batches"},
-     {"sequential", "dw"},
+     {"sequential", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
+      "neighbour_microbatches", "lancet_paper"},
      {search_orders, search_orders_with_rings},
      {pair_if_shorter},
-     {across_steps}},
-    {"auto",
-     "the fastest of those above, but lancet_paper",
-     {},
-     {"sequential", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
-      "neighbour_microbatches", "lancet"},
-     {}},
+     {across_steps},
+     {.mixes_parts = true, .alias = "auto"}},
 };
 
 }  // namespace
@@ -93,7 +94,7 @@ std::span<const Policy> policy_table() { return table; }
 
 const Policy* find_policy(std::string_view name) {
   const auto found =
-      std::ranges::find_if(table, [&](const Policy& policy) { return policy.name == name || policy.alias == name; });
+      std::ranges::find_if(table, [&](const Policy& policy) { return policy.name == name || policy.is.alias == name; });
   return found == std::end(table) ? nullptr : found;
 }
 

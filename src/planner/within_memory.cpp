@@ -1,7 +1,7 @@
 // What is made again is chosen for the step in turns, before a policy schedules it (RecomputeChoices). A policy that
-// overlaps more may keep more alive at once. So two amounts are planned: as much as the step in turns needs, and as
-// much as leaves the policy overlap.memory_factor of what it needs. The faster plan that fits is taken. If none does,
-// the policy gets one more try, with as much less as the last plan had too much; then sequential runs.
+// overlaps more may keep more alive at once. So several amounts are planned: as much as the step in turns needs, and as
+// much as leaves the policy more. The fastest plan that fits is taken. If none does, the policy gets one more try, with
+// as much less as the last plan had too much; then sequential runs.
 #include "within_memory.h"
 
 #include <fmt/format.h>
@@ -232,7 +232,7 @@ class WithinMemory {
         pipeline_(pipeline),
         make_(make),
         choices_(step, times_of(step, request.costs)),
-        allowed_(request.memory_limit - schedule::resident_bytes(step)) {}
+        allowed_(request.budget() - schedule::resident_bytes(step)) {}
 
   Result<ir::Plan> run(PlanReport* report) {
     LANCET_ASSIGN(std::optional<Planned> found, by_policy());
@@ -240,24 +240,20 @@ class WithinMemory {
       LANCET_ASSIGN(found, in_turns());
     }
     if (!report) return std::move(found->plan);
-    if (request_.compare) {
-      LANCET_ASSIGN(Planned compared, planned(found->choice, found->policy, true));
-      std::swap(found->report.policies, compared.report.policies);
-    }
     *report = std::move(found->report);
     report->requested = request_.overlap.policy;
-    report->memory = MemoryReport{.limit = request_.memory_limit,
-                                  .bytes = schedule::plan_bytes(found->plan),
-                                  .all_kept = request_.memory_limit - allowed_ + choices_.all_kept_bytes(),
-                                  .activations = schedule::kept_bytes(found->plan.program),
-                                  .all_activations = schedule::kept_bytes(step_)};
+    if (request_.memory_limit > 0 || found->choice.any())
+      report->memory = MemoryReport{.limit = request_.budget(),
+                                    .bytes = schedule::plan_bytes(found->plan),
+                                    .all_kept = request_.budget() - allowed_ + choices_.all_kept_bytes(),
+                                    .activations = schedule::kept_bytes(found->plan.program),
+                                    .all_activations = schedule::kept_bytes(step_)};
     return std::move(found->plan);
   }
 
  private:
   struct Planned {
     RecomputeChoice choice;
-    std::string policy;
     ir::Plan plan;
     PlanReport report;
     std::int64_t over = 0;  // bytes above the limit
@@ -268,9 +264,8 @@ class WithinMemory {
   Result<std::optional<Planned>> by_policy() {
     std::optional<Planned> best, last;
     if (request_.overlap.policy == sequential) return best;
-    const auto target = [&](double factor) { return std::int64_t(double(allowed_) / factor); };
-    for (const std::int64_t arena_bytes : {allowed_, target(request_.overlap.memory_factor)}) {
-      const RecomputeChoice choice = choices_.within(arena_bytes);
+    for (const double less : {1.0, 1.1, 1.25, 1.5}) {
+      const RecomputeChoice choice = choices_.within(std::int64_t(double(allowed_) / less));
       if (choice.arena_bytes > allowed_ || (last && last->choice.chosen == choice.chosen)) continue;
       LANCET_ASSIGN(last, planned(choice, request_.overlap.policy));
       if (last->over <= 0 && !choice.any()) return last;
@@ -288,29 +283,28 @@ class WithinMemory {
       LANCET_ASSIGN(Planned made, planned(choices_.within(target), sequential));
       if (made.over <= 0) {
         if (request_.overlap.policy != sequential)
-          made.report.why = fmt::format("{} runs sequential: no other plan within train.memory_limit_mb was found",
-                                        request_.overlap.policy);
+          made.report.why = fmt::format("{} runs sequential: no other plan within {} MB a rank was found",
+                                        request_.overlap.policy, request_.budget() / mb);
         return made;
       }
-      if (made.choice.is_least) return memory_limit_too_small(schedule::plan_bytes(made.plan), request_);
+      const std::int64_t least = schedule::plan_bytes(made.plan);
+      if (made.choice.is_least && request_.memory_limit > 0 && least > request_.memory_limit)
+        return memory_limit_too_small(least, request_);
+      if (made.choice.is_least) return made;
       target = std::min(target, made.choice.arena_bytes) - made.over;
     }
   }
 
-  Result<Planned> planned(const RecomputeChoice& choice, std::string_view policy, bool compare = false) {
-    Planned made{.choice = choice, .policy = std::string(policy), .plan = {}, .report = {}};
+  Result<Planned> planned(const RecomputeChoice& choice, std::string_view policy) {
+    Planned made{.choice = choice, .plan = {}, .report = {}};
     PlanRequest request = request_;
     request.overlap.policy = policy;
-    request.compare = compare;
-    // A search may not need more than the limit leaves.
-    const double factor = double(allowed_) / double(std::max<std::int64_t>(1, choice.arena_bytes));
-    request.overlap.memory_factor = std::clamp(factor, 1.0, request_.overlap.memory_factor);
     Pipeline pipeline = pipeline_;
     ir::Program step = step_;
     if (choice.any())
       step = pipeline.run("recompute", std::move(step), [&](const ir::Program&) { return choices_.program(choice); });
     LANCET_ASSIGN(made.plan, make_(std::move(step), request, std::move(pipeline), &made.report));
-    made.over = schedule::plan_bytes(made.plan) - request_.memory_limit;
+    made.over = schedule::plan_bytes(made.plan) - request_.budget();
     return made;
   }
 

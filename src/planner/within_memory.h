@@ -77,8 +77,9 @@ std::vector<double> work_times(const ir::Program& program);
 // Makes the plan of a rank's step by the policy of the request.
 using PlanMaker = std::function<Result<ir::Plan>(ir::Program step, const PlanRequest&, Pipeline, PlanReport*)>;
 
-// A plan whose named tensors and arena take at most request.memory_limit bytes. step: after all passes that change what
-// is computed; pipeline: those passes. Config error: no plan is that small; the message has the smallest limit.
+// A plan whose named tensors and arena take at most request.budget() bytes, or the smallest that was found where only
+// the device has less. step: after all passes that change what is computed; pipeline: those passes. Config error: no
+// plan is within request.memory_limit; the message has the smallest limit.
 Result<ir::Plan> plan_within_memory(const ir::Program& step, const PlanRequest& request, const Pipeline& pipeline,
                                     const PlanMaker& make, PlanReport* report);
 

@@ -92,10 +92,16 @@ Result<PlannedStep> planned(const planner::StepModel& model, const PlanTarget& t
   }
   PlannedStep result;
   result.crowded = is_crowded(model.config, target);
+  // As on this host, unless the costs have memory of their own.
+  const std::int64_t device_bytes = costs.free_bytes() || model.config.device == config::Device::cuda
+                                        ? 0
+                                        : bytes_for_plans(local_ranks_of(target), nullptr);
+  if (device_bytes > 0) result.available_gib = double(device_bytes) / (1 << 30);
   const double start = processor_ms();
   auto plans = planner::plan_stages(model,
                                     {.costs = &costs,
                                      .crowded = result.crowded,
+                                     .device_bytes = device_bytes,
                                      .compare = target.compare,
                                      .skip = target.skip,
                                      .keep_texts = target.keep_texts,

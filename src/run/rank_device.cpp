@@ -236,24 +236,26 @@ struct Names {
 constexpr Names v1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr Names v2{"memory.max", "memory.current", "inactive_file"};
 
-// Free bytes under the limits of this group and of each group above it. The usage includes inactive file pages, which
-// are subtracted because the kernel drops them first.
-std::int64_t left_in(const path& mount, const path& group, const Names& names) {
+enum class Memory { in_all, free };
+
+// Bytes under the limits of this group and of each group above it. The usage includes inactive file pages, which are
+// subtracted because the kernel drops them first.
+std::int64_t left_in(const path& mount, const path& group, const Names& names, Memory memory) {
   std::int64_t left = no_limit;
   for (path inner = group.relative_path();; inner = inner.parent_path()) {
     const path folder = mount / inner;
     if (const auto limit = number_in(folder / names.limit), used = number_in(folder / names.used); limit && used) {
       const std::int64_t kept = std::max<std::int64_t>(0, *used - entry(folder / "memory.stat", names.cache));
-      left = std::min(left, std::max<std::int64_t>(0, *limit - kept));
+      left = std::min(left, std::max<std::int64_t>(0, *limit - (memory == Memory::free ? kept : 0)));
     }
     if (inner.empty()) return left;
   }
 }
 
-// Free bytes under the limits of the process's groups. A line of /proc/self/cgroup is "0::/user.slice" (v2) or
+// Bytes under the limits of the process's groups. A line of /proc/self/cgroup is "0::/user.slice" (v2) or
 // "9:cpu,memory:/docker/1f3" (v1). In a container that path may be the host's; the container's own group is then the
 // mount itself, which left_in reads too.
-std::int64_t left_in_groups(const path& root) {
+std::int64_t left_in_groups(const path& root, Memory memory) {
   std::ifstream in(root / "proc/self/cgroup");
   std::int64_t left = no_limit;
   for (std::string line; std::getline(in, line);) {
@@ -261,12 +263,27 @@ std::int64_t left_in_groups(const path& root) {
     if (second == line.npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const path group = line.substr(second + 1);
-    if (controllers == ",,") left = std::min(left, left_in(root / "sys/fs/cgroup", group, v2));
+    if (controllers == ",,") left = std::min(left, left_in(root / "sys/fs/cgroup", group, v2, memory));
     if (controllers.find(",memory,") != controllers.npos)
-      left = std::min(left, left_in(root / "sys/fs/cgroup/memory", group, v1));
+      left = std::min(left, left_in(root / "sys/fs/cgroup/memory", group, v1, memory));
   }
   return left;
 }
+
+// Of the host, or less if a control group allows less. key: of /proc/meminfo.
+std::optional<std::int64_t> host_bytes(const path& root, std::string_view key, Memory memory) {
+  std::int64_t bytes = no_limit;
+  std::ifstream meminfo(root / "proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);)
+    if (std::int64_t kilobytes = 0;
+        line.starts_with(key) && std::sscanf(line.c_str() + key.size(), ": %ld", &kilobytes) == 1)
+      bytes = kilobytes * 1024;
+  const std::int64_t left = std::min(bytes, left_in_groups(root, memory));
+  return left == no_limit ? std::nullopt : std::optional(left);
+}
+
+// Shares of the memory that a plan may take. The rest is for libraries, buffers of messages and what else a host runs.
+constexpr double share_of_device = 0.9, share_of_host = 0.75;
 
 }  // namespace
 
@@ -277,14 +294,12 @@ std::int64_t resident_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-std::optional<std::int64_t> available_bytes(const path& root) {
-  std::int64_t free = no_limit;
-  std::ifstream meminfo(root / "proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);)
-    if (std::int64_t kilobytes = 0; std::sscanf(line.c_str(), "MemAvailable: %ld", &kilobytes) == 1)
-      free = kilobytes * 1024;
-  const std::int64_t left = std::min(free, left_in_groups(root));
-  return left == no_limit ? std::nullopt : std::optional(left);
+std::optional<std::int64_t> available_bytes(const path& root) { return host_bytes(root, "MemAvailable", Memory::free); }
+
+std::int64_t bytes_for_plans(int local_ranks, const backend::Device* device, const path& root) {
+  if (device) return std::int64_t(share_of_device * double(device->memory_bytes()));
+  const auto bytes = host_bytes(root, "MemTotal", Memory::in_all);
+  return bytes ? std::int64_t(share_of_host * double(*bytes)) / local_ranks : 0;
 }
 
 Status check_memory(std::int64_t needed, int local_ranks, std::string_view what) {

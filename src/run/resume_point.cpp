@@ -282,7 +282,8 @@ Position position_of(const Manifest& manifest, const config::Config& config, int
   const bool knows_load = config.overlap.replan > 0 && has_mesh(manifest, config::mesh_of(config, ranks));
   return {manifest.step,           manifest.tokens,
           manifest.skipped_steps,  manifest.next_sample - manifest.step * rows_of(config, ranks),
-          manifest.skips_in_a_row, knows_load ? manifest.load : checkpoint::LoadHistory()};
+          manifest.skips_in_a_row, knows_load ? manifest.load : checkpoint::LoadHistory(),
+          manifest.device_bytes};
 }
 
 Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind,
@@ -315,6 +316,7 @@ Manifest manifest_of(const config::Config& config, const config::Config& asked, 
   m.skipped_steps = position.skipped_steps;
   m.skips_in_a_row = position.skips_in_a_row;
   m.load = position.load;
+  m.device_bytes = position.device_bytes;
   m.rows = rows_of(config, ranks);
   m.next_sample = position.step * m.rows + position.sample_offset;
   m.seed = config.train.seed;

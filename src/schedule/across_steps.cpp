@@ -382,10 +382,9 @@ Candidate across_steps(const Step& step, const config::Overlap& overlap, Candida
         fmt::format("nothing left to the next step makes a step {:.1f}% shorter", 100 * least_gain);
     return candidate;
   }
-  const double most = std::max(overlap.memory_factor * double(step.arena_bytes()),
-                               double(arena_bytes(candidate.program, candidate.needed)));
+  const std::int64_t own = arena_bytes(candidate.program, candidate.needed);
   for (Candidate& one : found)
-    if (double(arena_bytes(one.program, one.needed)) <= most) return std::move(one);
+    if (fits_memory(step, overlap, one) || arena_bytes(one.program, one.needed) <= own) return std::move(one);
   candidate.why_not_across_steps = fmt::format(
       "within overlap.memory_factor = {} nothing can be left to the next step; with more memory a step is "
       "{:.1f}% shorter",

@@ -42,8 +42,7 @@ std::map<ir::TensorId, std::size_t> layers_of_rows(const Step& step) {
 
 }  // namespace
 
-LayerMixes::LayerMixes(const Step& step, Split base, bool all_counts)
-    : step_(step), base_(std::move(base)), all_counts_(all_counts) {
+LayerMixes::LayerMixes(const Step& step, Split base) : step_(step), base_(std::move(base)) {
   const std::vector<ExpertRange> ranges = expert_ranges(step);
   layers_.resize(layers_of(ranges));
   std::vector<int> forward_parts(layers_.size(), 1);
@@ -60,7 +59,7 @@ LayerMixes::LayerMixes(const Step& step, Split base, bool all_counts)
 
 std::vector<int> LayerMixes::counts(const Cut& cut) const {
   const std::vector<int>& all = step_.part_counts(cut);
-  return all_counts_ || all.size() <= 2 ? all : std::vector{all.front(), all.back()};
+  return all.size() <= 2 ? all : std::vector{all.front(), all.back()};
 }
 
 std::vector<LayerCuts> LayerMixes::choices_of(const Layer& layer, int forward_parts) const {

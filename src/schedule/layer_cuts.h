@@ -58,8 +58,8 @@ struct LayerCuts {
 // A split of the step, and what cuts of its layers may be added.
 class LayerMixes {
  public:
-  // all_counts: cuts in every number of parts that the step has; else in the least and the largest one.
-  LayerMixes(const Step& step, Split base, bool all_counts);
+  // Cuts in the least and the largest number of parts that the step has.
+  LayerMixes(const Step& step, Split base);
 
   std::size_t layers() const { return layers_.size(); }
   // The cuts that a layer can have, the whole first. A layer that the batch splits in no pass can be cut by source rows
@@ -84,7 +84,6 @@ class LayerMixes {
 
   const Step& step_;
   const Split base_;
-  const bool all_counts_;
   std::vector<Layer> layers_;
 };
 

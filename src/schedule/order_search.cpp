@@ -1,17 +1,24 @@
 // How the search works. It tries these splits: none, the ranges of the dynamic programme, and the whole forward pass in
 // each number of parts, with the backward pass split alike or whole. List scheduling orders each split under a grid of
-// settings: the leads of the parts in both passes, whether all-reduces are fed early, and the memory at which fillers
-// run. An order is simulated only if its peak memory is within the limit and its list schedule is shorter than the best
-// simulated step. To the best of these splits, cuts of single MoE layers are added where they make the step shorter
-// (layer_cuts.h): first the same for all layers, then others layer by layer. The best three splits are ordered again
-// with all-reduces in chunks of several sizes; and in the orders found, chunks are also placed by chunk_all_reduces.
-// The shortest candidate whose planned arena is within overlap.memory_factor is returned.
+// settings: the leads of the parts in both passes, and whether all-reduces are fed early. An order is simulated only if
+// its list schedule is shorter than the best simulated step. One that needs more than the limit of memory is made
+// again: with fillers that run early to free memory, and with jobs that wait. To the best of these splits, cuts of
+// single MoE layers are added where they make the step shorter (layer_cuts.h): first the same for all layers, then
+// others for the last and the first. The best three splits are ordered again with all-reduces in chunks of several
+// sizes; and in the orders found, chunks are also placed by chunk_all_reduces. The shortest candidate whose planned
+// arena is within overlap.memory_factor is returned.
+//
+// A planner searches under several limits of memory and of parts. What one of these searches has made, the others find
+// in the step's notes: most orders need less memory than most limits.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "lancet/schedule/overlap.h"
@@ -30,115 +37,158 @@ constexpr double packing_margin = 0.025, tight_margin = 0.065, filler_margin = 0
 
 // The number of splits that are ordered again with all-reduces in chunks.
 constexpr std::size_t second_round = 3;
-constexpr std::size_t chunk_choices = 3, all_choices = 10;
+constexpr std::size_t chunk_choices = 6;  // sizes of chunks
 
-// The number of splits to which cuts of single layers are added, for small steps and for others.
-constexpr std::size_t mixed_splits = 3, mixed_of_large = 1;
 // A gain below which such cuts are not kept.
 constexpr double least_shorter = 1e-4;
 
-// Steps of at most this many instructions are searched over all combinations of settings.
-constexpr std::size_t small_step = 600;
+constexpr double endless = std::numeric_limits<double>::infinity();
 
-Candidate nothing() {
-  Candidate candidate;
-  candidate.timeline.makespan = std::numeric_limits<double>::infinity();
-  return candidate;
-}
+// One order of a split step.
+struct Made {
+  ListOptions options;
+  Orders::Found found;
+  std::optional<double> ms = {};  // simulated
+  std::optional<std::int64_t> arena_bytes = {};
+  std::shared_ptr<const Candidate> placed = nullptr;  // with chunks of all-reduces by chunk_all_reduces
+};
+
+// A split of the step, maybe with all-reduces in chunks, and the orders that searches have made of it.
+class SplitStep {
+ public:
+  SplitStep(const Step& step, Split split, Chunked chunked)
+      : split_(std::move(split)),
+        chunked_(std::move(chunked)),
+        costs_(step.costs()),
+        orders_(chunked_.program, chunked_.op_costs) {}
+  SplitStep(const SplitStep&) = delete;
+  SplitStep& operator=(const SplitStep&) = delete;
+
+  const Split& split() const { return split_; }
+  const Chunked& chunked() const { return chunked_; }
+  const Orders& orders() const { return orders_; }
+
+  Made& find(const ListOptions& options) {
+    for (const std::unique_ptr<Made>& made : made_)
+      if (made->options == options) return *made;
+    return *made_.emplace_back(std::make_unique<Made>(Made{options, orders_.find(options)}));
+  }
+  double ms(Made& made) const {
+    if (!made.ms) made.ms = orders_.makespan(made.found.order, costs_);
+    return *made.ms;
+  }
+  Candidate candidate(const Step& step, std::string how, const Made& made) const {
+    return as_it_is(step, std::move(how), orders_.program(made.found.order), orders_.op_costs(made.found.order),
+                    orders_.needed(made.found.order));
+  }
+  std::int64_t arena_bytes(Made& made) const {
+    if (!made.arena_bytes)
+      made.arena_bytes = schedule::arena_bytes(orders_.program(made.found.order), orders_.needed(made.found.order));
+    return *made.arena_bytes;
+  }
+
+  // The same with all-reduces in chunks of that size.
+  std::shared_ptr<SplitStep> in_chunks(const Step& step, std::int64_t chunk_bytes) {
+    std::shared_ptr<SplitStep>& of = in_chunks_[chunk_bytes];
+    if (!of)
+      of = std::make_shared<SplitStep>(step, split_,
+                                       cut_all_reduces(chunked_.program, chunked_.op_costs, step.costs(), chunk_bytes));
+    return of;
+  }
+
+ private:
+  const Split split_;
+  const Chunked chunked_;
+  const cost::Costs& costs_;
+  const Orders orders_;
+  std::vector<std::unique_ptr<Made>> made_;
+  std::map<std::int64_t, std::shared_ptr<SplitStep>> in_chunks_;
+};
+
+// The splits of a step, by the cut and the parts of each instruction.
+using SplitKey = std::pair<std::vector<int>, std::vector<const Cut*>>;
+using Splits = std::map<SplitKey, std::shared_ptr<SplitStep>>;
 
 class OrderSearch {
  public:
   OrderSearch(const Step& step, const config::Overlap& overlap)
-      : step_(step),
-        overlap_(overlap),
-        leads_(overlap.memory_factor > config::Overlap().memory_factor ? std::span<const double>(all_leads)
-                                                                       : short_leads),
-        memory_(step.peak_bytes()),
-        fills_at_(std::int64_t((overlap.memory_factor - filler_margin) * double(memory_))),
-        thorough_(step.program().instructions.size() <= small_step) {}
+      : step_(step), overlap_(overlap), memory_(step.peak_bytes()) {
+    if (!step.notes()) step.notes() = std::make_shared<Splits>();
+  }
 
   void try_split(const std::string& how, const Split& split) {
     Tried tried = this->split(how, split);
-    try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.op_costs));
+    try_all_leads(tried);
     tried_.push_back(std::move(tried));
   }
 
-  // Adds cuts of single MoE layers to the best splits.
+  // Adds cuts of single MoE layers to the split of which they can make most.
   // A split that is longer than the best by more than cuts of layers can hide is left out.
   void mix_cuts() {
     sort_tried();
-    std::vector<std::pair<double, std::size_t>> least;  // that cuts can make of it
-    for (std::size_t i = 0; i < tried_.size(); ++i) {
-      const double ms =
-          tried_[i].candidate.timeline.makespan - LayerMixes(step_, tried_[i].split, thorough_).most_hidden_ms();
-      if (ms < tried_[0].candidate.timeline.makespan) least.emplace_back(ms, i);
+    const Tried* least = nullptr;
+    double least_ms = tried_[0].ms;
+    for (const Tried& tried : tried_) {
+      const double ms = tried.ms - LayerMixes(step_, tried.of->split()).most_hidden_ms();
+      if (ms >= least_ms) continue;
+      least_ms = ms;
+      least = &tried;
     }
-    std::ranges::sort(least);
-    least.resize(std::min(least.size(), thorough_ ? mixed_splits : mixed_of_large));
-    for (const auto& [_, i] : least) {
-      const double ms = tried_[i].candidate.timeline.makespan;
-      Tried found = mixed(tried_[i]);
-      if (found.candidate.timeline.makespan >= ms * (1 - least_shorter)) continue;
-      tried_.push_back(found);  // it fits the memory
-      const double before_ms = found.candidate.timeline.makespan;
-      try_all_leads(found, Orders(found.chunked.program, found.chunked.op_costs));
-      if (found.candidate.timeline.makespan < before_ms) tried_.push_back(std::move(found));
-    }
+    if (!least) return;
+    const double ms = least->ms;
+    Tried found = mixed(*least);
+    if (found.ms >= ms * (1 - least_shorter)) return;
+    tried_.push_back(found);  // it fits the memory
+    const double before_ms = found.ms;
+    try_all_leads(found);
+    if (found.ms < before_ms) tried_.push_back(std::move(found));
     sort_tried();
   }
 
-  // Returns the shortest candidate that was tried and fits the memory, or `first` if none is shorter. If `first` has
-  // infinite length (a number of parts is forced), returns the shortest candidate even if its arena is too large.
+  // Returns the shortest candidate that was tried and fits the memory, or `first` if none is shorter.
   Candidate best(Candidate first) {
     sort_tried();
     const std::size_t again = std::min(second_round, tried_.size());
     for (std::size_t i = 0; i < again; ++i) {
-      if (!std::isinf(tried_[i].candidate.timeline.makespan)) {
-        Tried placed = tried_[i];
-        placed.candidate = chunk_all_reduces(step_, {}, std::move(placed.candidate));
-        tried_.push_back(std::move(placed));
-      }
-      for (std::int64_t chunk :
-           chunk_sizes(tried_[i].chunked.program, step_.costs(), thorough_ ? all_choices : chunk_choices))
+      if (!tried_[i].made) continue;
+      tried_.push_back(placed(tried_[i]));
+      for (std::int64_t chunk : chunk_sizes(tried_[i].of->chunked().program, step_.costs(), chunk_choices))
         tried_.push_back(in_chunks(tried_[i], chunk));
     }
     sort_tried();
     for (Tried& tried : tried_) {
-      Candidate& best = tried.candidate;
-      if (!is_shorter(best, first)) break;
-      if (fits_memory(step_, overlap_, best)) return with_or_without_turns(std::move(best));
+      if (!tried.made || tried.ms >= first.timeline.makespan * (1 - 1e-9)) break;
+      if (fits(tried)) return with_or_without_turns(candidate(tried));
     }
-    if (std::isinf(first.timeline.makespan) && !tried_.empty() && !std::isinf(tried_[0].candidate.timeline.makespan))
-      return with_or_without_turns(std::move(tried_[0].candidate));
     return first;
   }
 
  private:
   struct Tried {
     std::string how;
-    Split split;
-    Chunked chunked;  // the split step
-    ListOptions options;
-    Candidate candidate;  // empty and of infinite length if nothing fits the memory
-    double limit = 1;     // upper bound of the bytes alive at once, relative to the step without parts
+    std::shared_ptr<SplitStep> of;
+    double limit = endless;                        // of the bytes alive at once, relative to the step without parts
+    ListOptions options = {};                      // of the best order, without limits of memory
+    Made* made = nullptr;                          // null if nothing fits the memory
+    std::shared_ptr<const Candidate> placed = {};  // in the place of `made`
+    double ms = endless;
   };
 
   Tried split(const std::string& how, Split split) const {
-    Rewritten rewritten = rewrite(step_.program(), split);
-    std::vector<cost::OpCost> op_costs = step_.op_costs(rewritten, split);
-    return {how,
-            std::move(split),
-            {std::move(rewritten.program), std::move(op_costs)},
-            {.memory_bytes = fills_at_},
-            nothing(),
-            overlap_.memory_factor - packing_margin};
+    std::shared_ptr<SplitStep>& of = (*std::static_pointer_cast<Splits>(step_.notes()))[{split.parts, split.cuts}];
+    if (!of) {
+      Rewritten rewritten = rewrite(step_.program(), split);
+      std::vector<cost::OpCost> op_costs = step_.op_costs(rewritten, split);
+      of = std::make_shared<SplitStep>(step_, std::move(split),
+                                       Chunked{std::move(rewritten.program), std::move(op_costs)});
+    }
+    return {how, of, limit(packing_margin)};
   }
 
-  // Adds the cuts that are best for all layers alike, then those that are best for single layers: for all of a small
-  // step, else for the last and the first. The last one's backward pass comes first, before weight gradients that could
-  // run beside it.
+  // Adds the cuts that are best for all layers alike, then those that are best for the last and the first layer. The
+  // last one's backward pass comes first, before weight gradients that could run beside it.
   Tried mixed(const Tried& base) const {
-    const LayerMixes mixes(step_, base.split, thorough_);
+    const LayerMixes mixes(step_, base.of->split());
     Tried best = base;
     std::vector<LayerCuts> chosen(mixes.layers());
     const auto try_cuts = [&](const std::vector<std::size_t>& layers, const LayerCuts& cuts) {
@@ -154,76 +204,84 @@ class OrderSearch {
       for (const LayerCuts& cuts : mixes.choices(layer))
         if (std::ranges::count(choices, cuts) == 0) choices.push_back(cuts);
     for (const LayerCuts& cuts : choices) try_cuts(layers, cuts);
-    if (layers.size() > 2 && !thorough_) layers = {layers.back(), layers.front()};
+    if (layers.size() > 2) layers = {layers.back(), layers.front()};
     for (const std::size_t layer : layers)
       if (mixes.layers() > 1)
         for (const LayerCuts& cuts : mixes.choices(layer)) try_cuts({layer}, cuts);
-    best.how = best.candidate.how = base.how + mixes.describe(chosen);
+    best.how = base.how + mixes.describe(chosen);
     return best;
   }
 
-  void sort_tried() {
-    std::ranges::stable_sort(tried_, {}, [](const Tried& tried) { return tried.candidate.timeline.makespan; });
-  }
+  void sort_tried() { std::ranges::stable_sort(tried_, {}, &Tried::ms); }
 
   bool is_mixed_better(const LayerMixes& mixes, const std::vector<LayerCuts>& cuts, Tried& best) const {
     Tried tried = split(best.how, mixes.with(cuts));
-    tried.limit = overlap_.memory_factor;
-    const Orders orders(tried.chunked.program, tried.chunked.op_costs);
-    try_options(tried, orders, best.options);
+    tried.limit = limit(0);
+    try_options(tried, best.options);
     ListOptions abreast = best.options;
     abreast.backward_lead = 0;
-    try_options(tried, orders, abreast);
-    if (!is_better(step_, overlap_, tried.candidate, best.candidate)) return false;
+    try_options(tried, abreast);
+    if (tried.ms >= best.ms * (1 - 1e-9) || !fits(tried)) return false;
     best = std::move(tried);
     return true;
   }
 
-  void try_options(Tried& tried, const Orders& orders, const ListOptions& options) const {
-    Orders::Found found = orders.find(options);
+  // The limit of memory, relative to the step without parts, less a margin.
+  double limit(double margin) const { return overlap_.memory_factor == 0 ? endless : overlap_.memory_factor - margin; }
+
+  bool fits(const Tried& tried) const {
+    if (tried.placed) return fits_memory(step_, overlap_, *tried.placed);
+    return double(tried.of->arena_bytes(*tried.made)) <= limit(0) * double(step_.arena_bytes());
+  }
+
+  // The list schedule ignores launch times and the core time of messages, so it is nearly always shorter than the
+  // simulated step: an order whose list schedule is longer is not worth simulating. One whose jobs need not wait for
+  // memory is nearly always shorter than one whose jobs do.
+  void try_options(Tried& tried, const ListOptions& options) const {
+    Made& any = tried.of->find(options);
+    if (any.found.makespan >= tried.ms) return;
     const double most = tried.limit * double(memory_);
-    if (double(found.peak_bytes) > most) {
+    if (double(any.found.peak_bytes) <= most) return take_if_shorter(tried, any, options);
+    const auto fills_at = std::int64_t(limit(filler_margin) * double(memory_));
+    for (const std::int64_t tenths : {10, 9}) {
       ListOptions held = options;
+      held.memory_bytes = fills_at / 10 * tenths;
+      if (Made& fills = tried.of->find(held); double(fills.found.peak_bytes) <= most) {
+        take_if_shorter(tried, fills, options);
+        continue;
+      }
       held.hold_bytes = std::int64_t(most);
-      found = orders.find(held);
-      if (double(found.peak_bytes) > most) return;
+      if (Made& waits = tried.of->find(held); waits.found.peak_bytes <= held.hold_bytes)
+        take_if_shorter(tried, waits, options);
     }
-    // The list schedule ignores launch times and the core time of messages, so it is nearly always shorter than the
-    // simulated step: an order whose list schedule is longer is not worth simulating.
-    if (found.makespan >= tried.candidate.timeline.makespan) return;
-    if (orders.makespan(found.order, step_.costs()) >= tried.candidate.timeline.makespan) return;
-    tried.candidate = as_it_is(step_, tried.how, orders.program(found.order), orders.op_costs(found.order),
-                               orders.needed(found.order));
+  }
+
+  void take_if_shorter(Tried& tried, Made& made, const ListOptions& options) const {
+    if (made.found.makespan >= tried.ms || tried.of->ms(made) >= tried.ms) return;
+    tried.made = &made;
+    tried.ms = tried.of->ms(made);
     tried.options = options;
   }
 
   template <class F>
-  void try_changed(Tried& tried, const Orders& orders, F change) const {
+  void try_changed(Tried& tried, F change) const {
     ListOptions options = tried.options;
     change(options);
-    if (!thorough_) return try_options(tried, orders, options);
-    for (options.feed_network = false;; options.feed_network = true) {
-      for (std::int64_t tenths : {10, 9}) {
-        options.memory_bytes = fills_at_ / 10 * tenths;
-        try_options(tried, orders, options);
-      }
-      if (options.feed_network) break;
-    }
+    try_options(tried, options);
   }
 
   // Varies one setting after the other, each time from the best settings found before: the search is linear in
   // settings.
-  void try_all_leads(Tried& tried, const Orders& orders) const {
+  void try_all_leads(Tried& tried) const {
     for (bool feed_network : {false, true})
-      for (std::int64_t tenths : {10, 9})  // if memory is short, weight gradients that run earlier free some
-        for (double lead : leads_)
-          try_options(tried, orders,
-                      {.lead = lead,
-                       .backward_lead = lead,
-                       .feed_network = feed_network,
-                       .memory_bytes = fills_at_ / 10 * tenths});
-    for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
-    for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
+      for (double lead : all_leads)
+        try_options(tried, {.lead = lead, .backward_lead = lead, .feed_network = feed_network});
+    for (double lead : all_leads) try_changed(tried, [&](ListOptions& options) { options.backward_lead = lead; });
+    for (double lead : all_leads) try_changed(tried, [&](ListOptions& options) { options.lead = lead; });
+  }
+
+  Candidate candidate(const Tried& tried) const {
+    return tried.placed ? *tried.placed : tried.of->candidate(step_, tried.how, *tried.made);
   }
 
   // The shorter of `best` and the same with one message on the network at a time.
@@ -235,29 +293,32 @@ class OrderSearch {
     return fits ? alone : best;
   }
 
+  Tried placed(Tried tried) const {
+    if (!tried.made->placed)
+      tried.made->placed = std::make_shared<const Candidate>(chunk_all_reduces(step_, {}, candidate(tried)));
+    tried.placed = tried.made->placed;
+    tried.ms = tried.placed->timeline.makespan;
+    return tried;
+  }
+
   Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes) const {
-    Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10), tried.split,
-                  cut_all_reduces(tried.chunked.program, tried.chunked.op_costs, step_.costs(), chunk_bytes),
-                  tried.options, nothing()};
-    const Orders orders(chunked.chunked.program, chunked.chunked.op_costs);
+    Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
+                  tried.of->in_chunks(step_, chunk_bytes)};
     for (const double margin : {packing_margin, tight_margin}) {
-      chunked.limit = overlap_.memory_factor - margin;
-      chunked.candidate = nothing();
-      try_options(chunked, orders, tried.options);
-      try_changed(chunked, orders, [](ListOptions& options) { options.feed_network = !options.feed_network; });
-      for (double lead : leads_)
-        try_changed(chunked, orders, [&](ListOptions& options) { options.backward_lead = lead; });
-      if (!chunked.candidate.program.instructions.empty() && fits_memory(step_, overlap_, chunked.candidate)) break;
+      chunked.limit = limit(margin);
+      chunked.made = nullptr;
+      chunked.ms = endless;
+      try_options(chunked, tried.options);
+      try_changed(chunked, [](ListOptions& options) { options.feed_network = !options.feed_network; });
+      for (double lead : all_leads) try_changed(chunked, [&](ListOptions& options) { options.backward_lead = lead; });
+      if (chunked.made && fits(chunked)) break;
     }
     return chunked;
   }
 
   const Step& step_;
   const config::Overlap& overlap_;
-  const std::span<const double> leads_;  // the long ones if more than the default memory is allowed
-  std::int64_t memory_ = 0;              // bytes alive at once without parts
-  std::int64_t fills_at_ = 0;            // bytes alive at once from which on fillers run
-  bool thorough_ = false;
+  std::int64_t memory_ = 0;  // bytes alive at once without parts
   std::vector<Tried> tried_;
 };
 

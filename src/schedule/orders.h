@@ -72,6 +72,7 @@ struct ListOptions {
   std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max();
   // A job after which more memory than this would be alive waits, as long as another runs or may run in its place.
   std::int64_t hold_bytes = std::numeric_limits<std::int64_t>::max();
+  friend bool operator==(const ListOptions&, const ListOptions&) = default;
 };
 
 // The leads that searches try, since the best one depends on the model and the network. The long ones, at the end, need

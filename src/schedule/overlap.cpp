@@ -93,19 +93,21 @@ Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, C
   const Orders orders(candidate.program, candidate.op_costs, pairs);
   const std::string how =
       fmt::format("{} pair{} of micro batches; {}", pairs.size(), pairs.size() == 1 ? "" : "s", candidate.how);
-  // Bytes alive at once: any, and shares of what a plan may take, less for what packing loses.
-  std::vector<std::int64_t> limits{std::numeric_limits<std::int64_t>::max()};
-  for (const double margin : {0.0, 0.025, 0.05, 0.1, 0.15})
-    limits.push_back(std::int64_t((overlap.memory_factor - margin) * double(step.peak_bytes())));
   std::optional<Candidate> best;
-  for (const std::int64_t memory : limits)
+  const auto try_limit = [&](std::int64_t memory) {
     for (const bool fill_gaps : {true, false}) {
       const Order order = orders.find({.fill_gaps = fill_gaps, .memory_bytes = memory, .hold_bytes = memory}).order;
       Candidate paired = as_it_is(step, how, orders.program(order), orders.op_costs(order), orders.needed(order));
       if ((!best || is_shorter(paired, *best)) && fits_memory(step, overlap, paired)) best = std::move(paired);
     }
+  };
+  // Bytes alive at once: any; then shares of what a plan may take, less for what packing loses.
+  try_limit(std::numeric_limits<std::int64_t>::max());
   if (best) return *std::move(best);
-  candidate.how += "; no pairs of micro batches fit overlap.memory_factor";
+  for (const double margin : {0.0, 0.025, 0.05, 0.1, 0.15})
+    try_limit(std::int64_t((overlap.memory_factor - margin) * double(step.peak_bytes())));
+  if (best) return *std::move(best);
+  candidate.how += "; no pairs of micro batches fit the memory";
   return candidate;
 }
 

@@ -25,7 +25,7 @@ Candidate one_message_at_a_time(const Step& step, const Candidate& candidate) {
 }
 
 bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, const config::Overlap& overlap) {
-  if (overlap.parts > 1 ? !is_shorter(candidate, best) : !is_better(step, overlap, candidate, best)) return false;
+  if (!is_shorter(candidate, best) || !fits_memory(step, overlap, candidate)) return false;
   best = std::move(candidate);
   return true;
 }
@@ -46,7 +46,7 @@ bool replace_if_better(Candidate& best, const Step& step, const config::Overlap&
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
                           const std::function<Candidate(Candidate)>& search) {
   const double makespan = whole.timeline.makespan;
-  if (overlap.parts > 1 && !step.part_counts(cut).empty())
+  if (overlap.parts > 1 && most_parts(whole.program) == 1 && !step.part_counts(cut).empty())
     whole.timeline.makespan = std::numeric_limits<double>::infinity();
   Candidate best = search(std::move(whole));
   if (!std::isinf(best.timeline.makespan)) return best;

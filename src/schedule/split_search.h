@@ -26,8 +26,7 @@ Candidate better(Candidate a, Candidate b);
 // The same with one message on the network at a time.
 Candidate one_message_at_a_time(const Step& step, const Candidate& candidate);
 
-// Replaces `best` by the candidate if that is shorter and its arena is within overlap.memory_factor, or overlap.parts
-// forces a split. True if replaced.
+// Replaces `best` by the candidate if that is shorter and its arena is within overlap.memory_factor. True if replaced.
 bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, const config::Overlap& overlap);
 
 // The same with make(options). A candidate that is shorter and does not fit is made again with jobs that wait until
@@ -36,8 +35,8 @@ bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, c
 bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, ListOptions options,
                        const std::function<Candidate(const ListOptions&)>& make);
 
-// The result of search(whole). If overlap.parts forces a split, `whole` counts as infinitely long, so that any split
-// replaces it; if no split fits the memory, `whole` is returned with its own length.
+// The result of search(whole). If overlap.parts forces a split and `whole` has none, it counts as infinitely long, so
+// that any split replaces it; if no split fits the memory, `whole` is returned with its own length.
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
                           const std::function<Candidate(Candidate)>& search);
 

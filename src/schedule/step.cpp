@@ -91,6 +91,15 @@ Result<Step> Step::with_program(const ir::Program& program) const {
   return step;
 }
 
+Step Step::in_parts(int least, int most) const {
+  Step step = *this;
+  step.original_ = &original();
+  const auto is_other = [&](int count) { return count < least || count > most; };
+  std::erase_if(step.wanted_counts_, is_other);
+  for (auto& [_, of] : step.cuts_) std::erase_if(of.counts, is_other);
+  return step;
+}
+
 Status Step::find_costs() {
   dependencies_ = ir::dependencies(program_);
   LANCET_ASSIGN(op_costs_, cost::op_costs(*costs_, program_));
@@ -182,15 +191,12 @@ Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::
 }
 
 bool fits_memory(const Step& step, const config::Overlap& overlap, const Candidate& candidate) {
-  return double(arena_bytes(candidate.program, candidate.needed)) <= overlap.memory_factor * double(step.arena_bytes());
+  return overlap.memory_factor == 0 || double(arena_bytes(candidate.program, candidate.needed)) <=
+                                           overlap.memory_factor * double(step.arena_bytes());
 }
 
 bool is_shorter(const Candidate& a, const Candidate& b) {
   return a.timeline.makespan < b.timeline.makespan * (1 - 1e-9);
-}
-
-bool is_better(const Step& step, const config::Overlap& overlap, const Candidate& a, const Candidate& best) {
-  return is_shorter(a, best) && fits_memory(step, overlap, a);
 }
 
 int most_parts(const ir::Program& program) {

@@ -92,6 +92,7 @@ Status RunStart::make_trainer() {
   TrainerOptions options = state_.options;
   options.sample_offset = state_.position.sample_offset;
   options.load = state_.position.load;
+  options.device_bytes = state_.position.device_bytes;
   options.interrupted = [this] { return !stop_.now().empty(); };
   state_.trainer.reset();  // the memory need not hold two trainers
   auto made = Trainer::create(state_.config, state_.world, options);
@@ -104,6 +105,7 @@ Status RunStart::make_trainer() {
                  true};
   }
   LANCET_ASSIGN(state_.trainer, std::move(made));
+  state_.position.device_bytes = state_.trainer->device_bytes();
   state_.note_plan();
   return {};
 }

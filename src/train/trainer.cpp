@@ -82,6 +82,7 @@ class TrainerImpl final : public Trainer {
                  .load = replanning_.planned(),
                  .plan_file = options_.plan_file,
                  .crowded = crowded};
+    LANCET_TRY(agree_on_memory());
     if (options_.interrupted || options_.stop) planning_.profile.interrupted = [this] { return is_asked_to_stop(); };
     LANCET_ASSIGN(plans_, run::make_step_plans(*model_, world_, planning_, data_.evaluation().has_value()));
     LANCET_TRY(open_groups());
@@ -183,6 +184,7 @@ class TrainerImpl final : public Trainer {
   const run::StepRecord& last_record() const override { return last_record_; }
   std::span<const run::LayerLoad> last_layers() const override { return tally_.layers(); }
   double kept_share() const override { return speed_.kept_share(tally_); }
+  std::int64_t device_bytes() const override { return planning_.device_bytes; }
   const checkpoint::LoadHistory& load() const override { return replanning_.history(); }
   const std::optional<data::Tokenizer>& tokenizer() const override { return data_.tokenizer(); }
   runtime::TensorStore& store() override { return memory_.store(); }
@@ -361,6 +363,18 @@ class TrainerImpl final : public Trainer {
 
   // Collective: makes plans for the measured load, runs them from the next step on if their predicted step is shorter,
   // and records both predictions.
+  // The least of all ranks, and of the run before. The memory of an emulated device is declared.
+  Status agree_on_memory() {
+    if (emulated_) return {};
+    const backend::Device* const device = resources_.accelerator ? &resources_.accelerator->device() : nullptr;
+    LANCET_ASSIGN(std::vector<std::int64_t> bytes,
+                  comm::collect(world_, run::bytes_for_plans(options_.local_ranks, device)));
+    bytes.push_back(options_.device_bytes);
+    for (const std::int64_t of : bytes)
+      if (of > 0 && (planning_.device_bytes == 0 || of < planning_.device_bytes)) planning_.device_bytes = of;
+    return {};
+  }
+
   Status replan(const Replanning::Departure& departure, run::StepRecord& record) {
     const auto start = std::chrono::steady_clock::now();
     planning_.costs = plans_.costs;

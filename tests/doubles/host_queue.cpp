@@ -266,6 +266,7 @@ class HostQueue final : public Device {
   std::string identity() const override {
     return options_.identity.empty() ? fmt::format("{}", static_cast<const void*>(this)) : options_.identity;
   }
+  std::int64_t memory_bytes() const override { return options_.bytes; }
   std::int64_t free_bytes() const override {
     const std::lock_guard lock(mutex_);
     return free_unlocked();

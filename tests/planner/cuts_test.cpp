@@ -179,7 +179,7 @@ TEST_CASE("cuts: what may be added to a layer, by split, run, join") {
   const std::vector<std::pair<schedule::Split, std::size_t>> bases{
       {none, 1 + 2 * 3 + 2 + 2}, {forward, 1 + 3 + 2}, {both, 1}};
   for (const auto& [base, count] : bases) {
-    const schedule::LayerMixes mixes(step, base, true);
+    const schedule::LayerMixes mixes(step, base);
     REQUIRE(mixes.layers() == 1);
     CHECK(mixes.choices(0).size() == count);
     CHECK((mixes.most_hidden_ms() > 0) == (count > 1));
@@ -188,7 +188,7 @@ TEST_CASE("cuts: what may be added to a layer, by split, run, join") {
       check_same(run_layer(schedule::rewrite(layer, mixes.with({cuts})).program), whole);
     }
   }
-  const schedule::LayerMixes mixes(step, forward, true);
+  const schedule::LayerMixes mixes(step, forward);
   CHECK(mixes.describe({{&cut_named("batch"), 2, 4}}) == "; backward experts in 2 parts, 4 tiles of columns");
   CHECK(mixes.describe({{}}).empty());
 }

@@ -48,6 +48,7 @@ ir::Plan plan_with_shared_experts(std::string_view policy) {
   planner::PlanRequest request;
   request.mesh = request.optimizer.mesh = ir::of_experts(2);
   request.overlap.policy = policy;
+  request.overlap.memory_factor = 1.05;  // the batch whole
   request.costs = &costs;
   const auto plan = planner::make_plan(
       model::build_forward(m.on(request.mesh), {.batch = 16, .sequence = 16, .groups = 2, .loads = 2}), request);

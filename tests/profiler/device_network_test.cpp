@@ -57,6 +57,7 @@ class NoDelays final : public backend::Device, public runtime::Accelerator {
   std::string architecture() const override { return "none"; }
   std::string identity() const override { return "none"; }
   const backend::DeviceTraits& traits() const override { return test::hopper_traits; }
+  std::int64_t memory_bytes() const override { return 0; }
   std::int64_t free_bytes() const override { return 0; }
   Status bind_thread() override { return {}; }
   Result<std::byte*> allocate(std::size_t bytes) override { return under().allocate(bytes); }

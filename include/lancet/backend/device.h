@@ -96,7 +96,8 @@ class Device {
   virtual std::string architecture() const = 0;  // "sm_90"
   virtual const DeviceTraits& traits() const = 0;
   virtual std::string identity() const = 0;     // unique to this device, and equal in all processes that share it
-  virtual std::int64_t free_bytes() const = 0;  // now
+  virtual std::int64_t memory_bytes() const = 0;  // in all
+  virtual std::int64_t free_bytes() const = 0;    // now
   // Directs the calling thread's work to this device. Every thread that uses streams calls it first.
   virtual Status bind_thread() = 0;
   // Device memory, aligned to 256 bytes, not zeroed. The error names the bytes requested and free.

@@ -198,10 +198,10 @@ struct MeshSizes {
 struct Overlap {
   std::string policy = "sequential";  // planner/policies.cpp has the table
   std::int64_t bucket_bytes = 25 * 1024 * 1024;
-  std::int64_t max_parts = 8;       // rho: parts that an instruction may be split in
+  std::int64_t max_parts = 16;      // rho: parts that an instruction may be split in
   std::int64_t parts = 0;           // forced number of parts; 0: the fastest, up to max_parts
   std::int64_t groups_per_moe = 5;  // gamma: groups of instructions between two MoE layers
-  double memory_factor = 1.05;      // the largest arena that a search may choose, relative to sequential's
+  double memory_factor = 0;         // the largest arena of a plan, relative to sequential's; 0: the budget alone
   bool split_backward = true;       // lancet: also split the backward pass where that is faster
   std::int64_t replan = 0;          // steps between two looks at the load; 0: the plan stays
   bool across_steps = true;         // lancet: the end of a step may run in the next one, where that is exact

@@ -58,6 +58,7 @@ struct StepOptions {
   const cost::Costs* costs = nullptr;  // every policy but sequential needs them
   bool costs_may_lack_ops = false;     // if they do, sequential is planned without predictions
   bool crowded = false;                // more threads compute than there are cores, so predictions do not hold
+  std::int64_t device_bytes = 0;       // planner::PlanRequest::device_bytes
   bool compare = false;                // planner::PlanRequest::compare
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass

@@ -32,7 +32,7 @@ struct PlanRequest {
   config::Overlap overlap = {};        // the policy and its settings
   const cost::Costs* costs = nullptr;  // required by every policy but sequential
   bool costs_may_lack_ops = false;     // if they do, sequential makes a plan without predictions
-  // The share of the sequential step by which `auto` must be predicted to be shorter to replace it.
+  // The share of the sequential step by which the policy must be predicted to be shorter to replace it.
   double least_gain = 0;
   ir::Mesh mesh = {};
   passes::OptimizeOptions optimizer = {};
@@ -47,10 +47,13 @@ struct PlanRequest {
   bool compare = false;
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
-  bool bounds = false;                 // PlanReport::bounds is filled, within overlap.memory_factor
-  // Bytes of a rank's parameters, states, inputs and arena. So that they suffice, values of the forward pass are made
-  // again in the backward pass (passes/passes.h). 0: no limit.
-  std::int64_t memory_limit = 0;
+  bool bounds = false;                 // PlanReport::bounds is filled, within the memory that a plan may have
+  // The budget: bytes of a rank's parameters, states, inputs and arena. So that they suffice, values of the forward pass
+  // are made again in the backward pass (passes/passes.h). 0: no limit. An error says that no plan is within
+  // memory_limit; the memory of the device, by default that of the costs, only bounds what a plan takes beyond the
+  // smallest.
+  std::int64_t memory_limit = 0, device_bytes = 0;
+  std::int64_t budget() const;  // the least of these; 0: none
 };
 
 // The schedule of one policy, as simulated. Milliseconds.
@@ -76,7 +79,7 @@ struct PlanBounds {
   schedule::Bounds step, plan;
 };
 
-// A plan within PlanRequest::memory_limit. Bytes of a rank: named tensors and the arena.
+// A plan within a budget. Bytes of a rank: named tensors and the arena.
 struct MemoryReport {
   std::int64_t limit = 0;
   std::int64_t bytes = 0;     // of the plan
@@ -93,7 +96,7 @@ struct PlanReport {
   std::string why_not_across_steps;    // set if the requested policy would use overlap.across_steps, and does not
   LowerBound lower_bound;
   std::optional<PlanBounds> bounds;
-  std::optional<MemoryReport> memory;  // set if the request has a limit
+  std::optional<MemoryReport> memory;  // set if the request has a limit, or values are made again
 };
 
 // With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless

@@ -75,6 +75,10 @@ std::int64_t resident_bytes();  // of this process, at present
 // container, a batch system's job) allows less. Empty if the system does not report it. root: for tests.
 std::optional<std::int64_t> available_bytes(const std::filesystem::path& root = "/");
 
+// Bytes that the plans of a rank, one of local_ranks on this host, may take. They follow from the memory in all, not
+// from what is free, so that the next run has the same. Null: without a device; 0: unknown.
+std::int64_t bytes_for_plans(int local_ranks, const backend::Device* device, const std::filesystem::path& root = "/");
+
 // Config error: a rank, one of local_ranks on this host, needs more bytes than its share of the available memory.
 // what: "the weights".
 Status check_memory(std::int64_t needed, int local_ranks, std::string_view what);

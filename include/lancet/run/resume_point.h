@@ -39,6 +39,7 @@ struct Position {
   std::int64_t sample_offset = 0;     // the first row of step s is sample s * rows + sample_offset
   std::int64_t skips_in_a_row = 0;    // skipped steps at the end, up to the last step
   checkpoint::LoadHistory load = {};  // empty without overlap.replan
+  std::int64_t device_bytes = 0;      // that plans may take; 0: unknown
 };
 std::int64_t rows_of(const config::Config& config, int ranks);  // sequences of a step, over all ranks
 Position position_of(const checkpoint::Manifest& manifest, const config::Config& config, int ranks);

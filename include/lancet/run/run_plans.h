@@ -20,6 +20,7 @@ struct RunPlanOptions {
   std::optional<cost::RankLoad> load = {};  // that the plans are made for; none: the one that the costs hold for
   std::string plan_file = {};               // the plan that runs; empty: one is made as config.overlap says
   bool crowded = false;                     // StepOptions::crowded
+  std::int64_t device_bytes = 0;            // StepOptions::device_bytes
 };
 
 struct StepPlans {

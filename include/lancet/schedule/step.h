@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ class Step {
   const Dependencies& dependencies() const { return dependencies_; }
   const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
   const cost::Costs& costs() const { return *costs_; }
+  const std::vector<int>& wanted_counts() const { return wanted_counts_; }  // those of make()
   // The numbers of parts (at least 2, ascending) that the step can be split in by the cut. Empty if no tokens travel.
   const std::vector<int>& part_counts(const Cut& cut) const { return of(cut).counts; }
   std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
@@ -34,10 +36,14 @@ class Step {
   // The step with a program in the place of its own that computes the same, such as one with rings. Memory is still
   // compared with that of this step, which has to outlive it. Error: the costs lack an op.
   Result<Step> with_program(const ir::Program& program) const;
+  // The step in these numbers of parts alone, from the least to the most.
+  Step in_parts(int least, int most) const;
   // The step that memory is compared with: this one, or the one whose program was replaced.
   const Step& original() const { return original_ ? *original_ : *this; }
 
   const AxisRows& rows(const Cut& cut) const { return of(cut).rows; }
+  // What searches of this step, in whatever numbers of parts, have made and others may use; theirs to fill.
+  std::shared_ptr<void>& notes() const { return *notes_; }
 
   // No instruction split.
   Split whole(const Cut& cut) const;
@@ -74,6 +80,7 @@ class Step {
   TokenRanks among_;
   std::map<const Cut*, OfCut> cuts_;             // looked up only
   std::map<std::string, cost::OpCost> helpers_;  // by op_key
+  std::shared_ptr<std::shared_ptr<void>> notes_ = std::make_shared<std::shared_ptr<void>>();
 };
 
 // The part counts that planning and profiling consider: 2, 4, 8, ... up to max_parts, or the one that overlap.parts
@@ -100,14 +107,12 @@ struct Candidate {
 Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
                    Dependencies dependencies);
 
-// Whether the candidate's arena is at most overlap.memory_factor times that of the step in turns, without parts.
+// Whether the candidate's arena is at most overlap.memory_factor, if that is set, times that of the step in turns,
+// without parts.
 bool fits_memory(const Step& step, const config::Overlap& overlap, const Candidate& candidate);
 
 // Whether `a` is shorter than `b` by more than sums of times are rounded.
 bool is_shorter(const Candidate& a, const Candidate& b);
-
-// Whether a search for the shortest candidate that fits the memory takes `a` in the place of `best`.
-bool is_better(const Step& step, const config::Overlap& overlap, const Candidate& a, const Candidate& best);
 
 // The largest number of parts of an instruction.
 int most_parts(const ir::Program& program);

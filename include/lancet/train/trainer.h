@@ -33,6 +33,7 @@ struct TrainerOptions {
   checkpoint::FileSystem* files = nullptr;  // replaces the disk for checkpoints (tests)
   std::int64_t sample_offset = 0;           // data::SamplerOptions
   checkpoint::LoadHistory load = {};        // of the steps before
+  std::int64_t device_bytes = 0;            // those of the run before; 0: none
   runtime::Accelerator* accelerator = nullptr;  // replaces the one that config.device names (tests)
   // For tests: gradients (outputs grad.*, before clipping) and gates' scores and decisions (score.*, probability.*,
   // expert.*, slot.*, filled.*) stay readable after a step.
@@ -74,6 +75,7 @@ class Trainer {
   virtual std::span<const run::LayerLoad> last_layers() const = 0;  // of that step, per MoE layer
   // Of that step: kept tokens over the rows that experts get if no token is dropped; 0 without MoE layers.
   virtual double kept_share() const = 0;
+  virtual std::int64_t device_bytes() const = 0;                        // that plans may take, for checkpoints
   virtual const checkpoint::LoadHistory& load() const = 0;              // for checkpoints; as at first: nothing to keep
   virtual const std::optional<data::Tokenizer>& tokenizer() const = 0;  // the config's, if it names one
   virtual std::int64_t evaluation_sequences() const = 0;  // that evaluate() covers; 0: the config names no evaluation

@@ -204,6 +204,7 @@ class CudaDevice final : public Device {
     return text + fmt::format(" at {:04x}:{:02x}:{:02x}.0", properties_.pciDomainID, properties_.pciBusID,
                               properties_.pciDeviceID);
   }
+  std::int64_t memory_bytes() const override { return static_cast<std::int64_t>(properties_.totalGlobalMem); }
   std::int64_t free_bytes() const override {
     std::size_t free = 0, total = 0;
     return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<std::int64_t>(free) : 0;

@@ -40,6 +40,7 @@ class HostDevice : public backend::Device {
   std::string architecture() const override { return "host"; }
   const backend::DeviceTraits& traits() const override { return hopper_traits; }
   std::string identity() const override { return "host"; }
+  std::int64_t memory_bytes() const override { return std::int64_t{1} << 30; }
   std::int64_t free_bytes() const override { return std::int64_t{1} << 30; }
   Status bind_thread() override { return {}; }
   Result<std::byte*> allocate(std::size_t bytes) override;
