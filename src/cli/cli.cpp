@@ -207,7 +207,7 @@ void say_name(int signal) {
 
 // SA_RESETHAND has restored the default action, so that raise() ends the process.
 void stop(int signal) {
-  say("stopped by ");
+  say("error: stopped by ");
   say_name(signal);
   say(" before the end\n");
   std::raise(signal);
@@ -230,8 +230,8 @@ std::atomic<bool> speaks{false};
 
 void request(int signal) {
   if (requested.exchange(signal) != 0) return;
-  handle({SIGINT, SIGTERM}, SIG_DFL, 0);
-  if (!speaks) return;
+  if (!speaks) return handle({SIGINT, SIGTERM}, SIG_DFL, 0);
+  handle({SIGINT, SIGTERM}, stop, static_cast<int>(SA_RESETHAND));
   say_name(signal);
   say(": saving and stopping after this step; another SIGTERM or SIGINT stops at once\n");
 }

@@ -32,7 +32,6 @@ Status export_model(const ExportArguments& arguments) {
     options.shard_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(arguments.shard_gb * 1e9));
   else
     options.shard_bytes = std::numeric_limits<std::int64_t>::max();
-  options.tokenizer = folder.tokenizer;
   if (const std::string& named = folder.config.data.tokenizer; !folder.tokenizer && !named.empty())
     log::warn("{}: the run's tokenizer was not found from the current folder and is not exported", named);
   options.bounds = folder.bounds;
@@ -40,9 +39,8 @@ Status export_model(const ExportArguments& arguments) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
     LANCET_TRY(data::check_same({folder.checkpoint.manifest().tokenizer_hash, folder.name()},
                                 {tokenizer.hash(), folder.tokenizer->string()}));
-    if (options.bounds.begin < 0) options.bounds.begin = tokenizer.bos();
-    for (const data::TokenId end : tokenizer.ends())
-      if (std::ranges::count(options.bounds.ends, end) == 0) options.bounds.ends.push_back(end);
+    options.tokenizer = {*folder.tokenizer, tokenizer};
+    options.bounds.add(tokenizer.bos(), tokenizer.ends());
   }
   LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config), store, arguments.out, options));
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
@@ -77,11 +75,10 @@ Status import_model(const ImportArguments& arguments) {
   };
   watch.progress = show_in("import");
   LANCET_ASSIGN(models::HuggingFaceModel model, models::import_hugging_face(arguments.from, upcycle, watch));
-  std::optional<run::ModelTokenizer> tokenizer;
-  if (model.tokenizer_hash != 0) tokenizer = run::ModelTokenizer{arguments.from, model.tokenizer_hash};
-  LANCET_TRY(run::save_model(arguments.out, model.config, model.store, tokenizer, show_in("write"), model.bounds));
+  LANCET_TRY(
+      run::save_model(arguments.out, model.config, model.store, model.tokenizer, show_in("write"), model.bounds));
   log::info("{}: config.json and checkpoints/step-000000 of {}{}", arguments.out, arguments.from,
-            tokenizer ? ", tokenizer/" : "");
+            model.tokenizer ? ", tokenizer/" : "");
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include "lancet/base/files.h"
 #include "lancet/base/log.h"
 #include "lancet/data/tokenize.h"
+#include "lancet/run/run_folder.h"
 
 namespace lancet::cli {
 namespace {
@@ -57,6 +58,8 @@ Status check_apart(const std::string& out, const std::string& tokenizer, const c
 }
 
 Status tokenize(const TokenizeArguments& arguments) {
+  LANCET_TRY(run::check_run_name("--out", arguments.out));
+  LANCET_TRY(run::check_run_name("--eval-out", arguments.eval_out));
   LANCET_TRY(check_apart(arguments.out, arguments.tokenizer, "--out"));
   LANCET_TRY(check_apart(arguments.eval_out, arguments.tokenizer, "--eval-out"));
   LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(arguments.tokenizer));
@@ -107,6 +110,7 @@ struct TrainTokenizerArguments {
 };
 
 Status train_tokenizer(const TrainTokenizerArguments& arguments) {
+  LANCET_TRY(run::check_run_name("--out", arguments.out));
   LANCET_TRY(check_writable(std::filesystem::path(arguments.out) / "vocab.json"));  // before training starts
   ProgressBar bar("train-tokenizer");
   data::TrainTokenizerOptions options;

@@ -71,6 +71,8 @@ constexpr Condition sgd = {[](const Config& c, int) { return c.train.optimizer =
                            "unless train.optimizer is \"sgd\""};
 constexpr Condition skips = {[](const Config& c, int) { return c.train.on_non_finite == OnNonFinite::skip; },
                              "unless train.on_non_finite is \"skip\""};
+constexpr Condition stops = {[](const Config& c, int) { return c.train.stop_after < c.train.steps; },
+                             "from the last step on (train.steps)"};
 constexpr Condition by_minutes = {[](const Config& c, int) { return c.train.save_interval == 0; },
                                   "beside train.save_interval"};
 constexpr Condition samples = {[](const Config& c, int) { return c.train.sample_tokens > 0; },
@@ -229,7 +231,7 @@ constexpr Field table[] = {
     ROW(train.keep_last, between(0, most_steps), "number of newest checkpoints to keep; 0: all"),
     ROW(train.save_buffer_mb, between(8, 1 << 24),
         "MiB of memory per rank for saving in the background; when it is full, the step waits for the disk"),
-    ROW(train.stop_after, between(0, most_steps), "save after this step and exit with code 75; 0: never"),
+    ROW(train.stop_after, between(0, most_steps), "save after this step and exit with code 75; 0: never").when(stops),
     ROW(train.max_minutes, between(0, most_seconds), "save after this many minutes and exit with code 75; 0: never"),
     ROW(train.sample_prompt, any(), "prompt of the text generated after training").when(samples),
     ROW(train.sample_tokens, between(0, most_positions), "tokens to generate after training; 0: none"),

@@ -160,7 +160,8 @@ struct Reader {
     if (!value.is_string()) return wrong(where, "a string", value);
     *x = value.get<std::string>();
     // A file's text is UTF-8, but --set accepts any bytes, which the run's config.json could not hold.
-    if (first_invalid_utf8(*x) < x->size()) return wrong(where, "a string in UTF-8", value);
+    if (first_invalid_utf8(*x) < x->size())
+      return config_error(fmt::format("{}: expected a string in UTF-8, found {}", where, shown(*x)));
     if (x->find('\0') != x->npos) return wrong(where, "a string without NUL", value);
     return {};
   }

@@ -18,6 +18,7 @@
 #include <functional>
 #include <optional>
 #include <queue>
+#include <span>
 
 #include "lancet/data/tokenizer.h"
 #include "text.h"
@@ -26,6 +27,7 @@
 namespace lancet::data {
 namespace {
 
+constexpr std::size_t kMostIds = std::size_t{2} << 20;          // before they are taken
 constexpr std::size_t kScanBytes = 64, kLeastBlockBytes = 256;  // of a pre-token
 constexpr std::size_t kCacheBytes = std::size_t{16} << 20;      // of text and ids
 
@@ -128,6 +130,7 @@ struct Encoder::State {
   BytesTable cached;
   std::vector<std::uint32_t> cached_ends;
   std::vector<TokenId> cached_ids;
+  const std::function<void()>* take = nullptr;
 
   // Without special tokens.
   void encode_words(std::string_view text, std::vector<TokenId>& ids) {
@@ -136,6 +139,11 @@ struct Encoder::State {
   }
 
  private:
+  void append(std::span<const TokenId> more, std::vector<TokenId>& ids) const {
+    ids.insert(ids.end(), more.begin(), more.end());
+    if (ids.size() >= kMostIds) (*take)();
+  }
+
   void encode_word(std::string_view word, std::vector<TokenId>& ids) {
     if (word.size() > block_bytes) return merge_in_blocks(word, ids);
     if (cached.arena_bytes() + cached_ids.size() * sizeof(TokenId) > kCacheBytes) clear_cache();
@@ -145,7 +153,7 @@ struct Encoder::State {
       cached_ends.push_back(static_cast<std::uint32_t>(cached_ids.size()));
     }
     const std::uint32_t begin = number == 0 ? 0 : cached_ends[number - 1];
-    ids.insert(ids.end(), cached_ids.begin() + begin, cached_ids.begin() + cached_ends[number]);
+    append(std::span(cached_ids).subspan(begin, cached_ends[number] - begin), ids);
   }
 
   void merge_in_blocks(std::string_view word, std::vector<TokenId>& ids) const {
@@ -163,7 +171,7 @@ struct Encoder::State {
       } while (kept > 0 && (next.empty() || !are_neighbours(block[kept - 1], next.front())));
       size = kept > 0 ? block_bytes : 2 * size;
       if (kept > 0) {
-        ids.insert(ids.end(), block.begin(), block.begin() + std::ptrdiff_t(kept));
+        append(std::span(block).first(kept), ids);
         word.remove_prefix(bytes);
         block.swap(next);
       } else {
@@ -171,7 +179,7 @@ struct Encoder::State {
         merge(word.substr(0, size), block);
       }
     }
-    ids.insert(ids.end(), block.begin(), block.end());
+    append(block, ids);
   }
 
   // True if BPE returns the two tokens for their text.
@@ -203,8 +211,10 @@ Encoder::~Encoder() = default;
 Encoder::Encoder(Encoder&&) noexcept = default;
 Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 
-Status Encoder::encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte) {
+Status Encoder::encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte,
+                       const std::function<void()>& take) {
   if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) return not_utf8(text, bad, first_byte);
+  state_->take = &take;
   const TokenizerTables& tables = *state_->tables;
   std::size_t done = 0;
   for (std::size_t at = 0; state_->special == SpecialTokens::ids && at < text.size();) {

@@ -1,13 +1,14 @@
-// Encodes in rounds: the calling thread reads one chunk per worker, the workers encode them in parallel, and the
-// calling thread writes their ids in order. A chunk ends at a position at which no pre-token spans the cut
-// (last_safe_cut), so the ids do not depend on the chunks. The held-out part is cut off first: the last eval_fraction
-// of all bytes, from the start of the next line on. Both outputs are on the disk before either gets its
-// name.
+// Encodes in rounds: the calling thread reads one chunk per worker, and the workers encode them in parallel. Each
+// writes its ids when those before it are done; one with millions of ids, as of a long line, waits for that. A chunk
+// ends at a position at which no pre-token spans the cut (last_safe_cut), so the ids do not depend on the chunks. The
+// held-out part is cut off first: the last eval_fraction of all bytes, from the start of the next line on. Both outputs
+// are on the disk before either gets its name.
 #include "lancet/data/tokenize.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <exception>
 #include <span>
@@ -21,24 +22,14 @@
 namespace lancet::data {
 namespace {
 
-// One thread's work: a chunk, the encoder with its cache, the ids.
+// One thread's work: a chunk, the encoder with its cache, the ids that are not written yet.
 struct Worker {
   Encoder encoder;
   std::string chunk;
   std::uint64_t first_byte = 0;
   std::vector<TokenId> ids;
-  Status status;
+  Status encoded, written;
   std::exception_ptr failure;
-
-  void run() {
-    ids.clear();
-    try {
-      ids.reserve(chunk.size());  // growing would copy them; pages that are not written take no memory
-      status = encoder.encode(chunk, ids, first_byte);
-    } catch (...) {  // the calling thread rethrows it
-      failure = std::current_exception();
-    }
-  }
 };
 
 class Job {
@@ -46,7 +37,7 @@ class Job {
   Job(const Tokenizer& tokenizer, const TokenizeOptions& options, std::uint64_t total_bytes)
       : options_(options), tokenizer_(tokenizer), eos_(tokenizer.eos()) {
     for (int i = 0; i < std::max(options.threads, 1); ++i)
-      workers_.push_back(Worker{Encoder(tokenizer, options.special), {}, 0, {}, {}, {}});
+      workers_.push_back(Worker{Encoder(tokenizer, options.special), {}, 0, {}, {}, {}, {}});
     for (const TokenId id : tokenizer.special()) {
       if (options.special == SpecialTokens::ids && last_safe_cut(tokenizer.bytes(id)) > 0)
         uncut_.emplace_back(tokenizer.bytes(id));
@@ -68,28 +59,48 @@ class Job {
         if (workers_[filled].chunk.empty()) break;
       }
       if (filled == 0) break;
-      run_workers(filled);
-      for (std::size_t i = 0; i < filled; ++i) LANCET_TRY(write(workers_[i], part, writer));
+      run_workers(filled, writer);
+      for (std::size_t i = 0; i < filled; ++i) LANCET_TRY(finish(workers_[i], part));
       if (options_.progress) options_.progress(progress_);
     }
     return eos_ < 0 || ended_ ? Status() : writer.append(std::span(&eos_, 1));
   }
 
  private:
-  void run_workers(std::size_t count) {
+  void run_workers(std::size_t count, TokenWriter& writer) {
+    turn_ = 0;
     std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < count; ++i) threads.emplace_back([this, i] { workers_[i].run(); });
-    workers_[0].run();
+    for (std::size_t i = 1; i < count; ++i) threads.emplace_back([this, i, &writer] { run(i, writer); });
+    run(0, writer);
   }
 
-  Status write(Worker& worker, const TextPart& part, TokenWriter& writer) {
+  // A worker that fails passes its turn on, too; what those after it write is lost with the file.
+  void run(std::size_t i, TokenWriter& writer) {
+    Worker& worker = workers_[i];
+    const auto write_in_turn = [&] {
+      for (std::size_t turn = turn_; turn != i; turn = turn_) turn_.wait(turn);
+      if (worker.written.ok()) worker.written = writer.append(worker.ids);
+      const auto last = std::find_if(worker.ids.rbegin(), worker.ids.rend(), [&](TokenId id) {
+        return id == eos_ || tokenizer_.bytes(id).find_first_not_of(" \t\n\v\f\r") != std::string_view::npos;
+      });
+      if (last != worker.ids.rend()) ended_ = *last == eos_;
+      worker.ids.clear();
+    };
+    try {
+      worker.encoded = worker.encoder.encode(worker.chunk, worker.ids, worker.first_byte, write_in_turn);
+      write_in_turn();
+    } catch (...) {  // the calling thread rethrows it
+      worker.failure = std::current_exception();
+      for (std::size_t turn = turn_; turn != i; turn = turn_) turn_.wait(turn);
+    }
+    turn_ = i + 1;
+    turn_.notify_all();
+  }
+
+  Status finish(Worker& worker, const TextPart& part) {
     if (worker.failure) std::rethrow_exception(worker.failure);
-    if (!worker.status) return data_error(fmt::format("{}: {}", part.path.string(), worker.status.error().message));
-    LANCET_TRY(writer.append(worker.ids));
-    const auto last = std::find_if(worker.ids.rbegin(), worker.ids.rend(), [&](TokenId id) {
-      return id == eos_ || tokenizer_.bytes(id).find_first_not_of(" \t\n\v\f\r") != std::string_view::npos;
-    });
-    if (last != worker.ids.rend()) ended_ = *last == eos_;
+    if (!worker.encoded) return data_error(fmt::format("{}: {}", part.path.string(), worker.encoded.error().message));
+    LANCET_TRY(worker.written);
     if (!knows_end_of_text_ && worker.chunk.find(kEndOfText) != std::string::npos) {
       log::warn("{}: the tokenizer has no token {}, so it is read as text and does not separate documents",
                 part.path.string(), kEndOfText);
@@ -106,6 +117,7 @@ class Job {
   bool knows_end_of_text_ = false;
   bool ended_ = false;  // nothing but white space was written since the last eos_
   std::vector<Worker> workers_;
+  std::atomic<std::size_t> turn_ = 0;  // the worker that writes
   TokenizeProgress progress_;
 };
 

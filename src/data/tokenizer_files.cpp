@@ -156,10 +156,11 @@ Result<TextBounds> read_bounds(const fs::path& folder, const std::vector<std::st
   if (const TokenId end = named("eos_token"); end >= 0) bounds.ends.push_back(end);
   for (const char* field : {"add_prefix_space", "add_bos_token"})
     if (configured.value(field, nlohmann::json()) == true) log::warn("{}: {} is not applied", own.string(), field);
-  LANCET_ASSIGN(const TextBounds of_model, model_bounds(folder, int(tokens.size())));
-  if (bounds.begin < 0) bounds.begin = of_model.begin;
-  for (const TokenId end : of_model.ends)
-    if (std::ranges::count(bounds.ends, end) == 0) bounds.ends.push_back(end);
+  const auto of_model = model_bounds(folder, int(tokens.size()));
+  if (of_model.ok())
+    bounds.add(of_model->begin, of_model->ends);
+  else
+    log::warn("{}; the ids that it and the model's other config name are left out", of_model.error().message);
   return bounds;
 }
 
@@ -198,6 +199,12 @@ Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer,
 }
 
 }  // namespace
+
+void TextBounds::add(TokenId begin_too, std::span<const TokenId> ends_too) {
+  if (begin < 0) begin = begin_too;
+  for (const TokenId end : ends_too)
+    if (std::ranges::count(ends, end) == 0) ends.push_back(end);
+}
 
 Result<TextBounds> model_bounds(const fs::path& folder, int vocab_size) {
   const auto is_id = [](const nlohmann::json& id) {

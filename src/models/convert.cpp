@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -137,12 +138,17 @@ class Import {
     if (upcycle_) LANCET_TRY(draw_missing(model.store));
     LANCET_TRY(check_head(files, model.config.model, model.store));
     if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
-    model.tokenizer_hash = tokenizer_hash();
-    auto bounds = data::model_bounds(folder_, int(dense.vocab_size));
-    if (bounds.ok())
-      model.bounds = *std::move(bounds);
-    else
-      log::warn("{}; the model is imported without the ids that end texts", bounds.error().message);
+    model.tokenizer = tokenizer();
+    const auto named = data::model_bounds(folder_, std::numeric_limits<data::TokenId>::max());
+    if (named.ok()) {
+      LANCET_ASSIGN(model.bounds, data::model_bounds(folder_, int(dense.vocab_size)));
+      if (const auto past = std::ranges::find_if(named->ends, [&](auto id) { return id >= dense.vocab_size; });
+          past != named->ends.end())
+        log::warn("{}: eos_token_id: expected ids below the model's {}, found {}; such ids are left out",
+                  folder_.string(), dense.vocab_size, *past);
+    } else if (!model.tokenizer) {  // which would have said so
+      log::warn("{}; the model is imported without the ids that end texts", named.error().message);
+    }
     return model;
   }
 
@@ -256,16 +262,16 @@ class Import {
     return {};
   }
 
-  // 0, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
-  std::uint64_t tokenizer_hash() const {
+  // None, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
+  std::optional<run::ModelTokenizer> tokenizer() const {
     std::error_code ignored;
     if (std::ranges::none_of(std::array{"vocab.json", "merges.txt", "tokenizer.json"},
                              [&](const char* file) { return std::filesystem::exists(folder_ / file, ignored); }))
-      return 0;
-    const auto tokenizer = data::Tokenizer::load(folder_);
-    if (tokenizer.ok()) return tokenizer->hash();
+      return {};
+    auto tokenizer = data::Tokenizer::load(folder_);
+    if (tokenizer.ok()) return run::ModelTokenizer{folder_, *std::move(tokenizer)};
     log::warn("{}; the model is imported without its tokenizer", tokenizer.error().message);
-    return 0;
+    return {};
   }
 
   // Refuses a head that differs from the embedding, since it would be lost.

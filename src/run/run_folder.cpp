@@ -319,14 +319,16 @@ Status load_parameters(const Checkpoint& checkpoint, runtime::TensorStore& store
 
 namespace {
 
-// Writes the ids that begin and end texts into the folder's generation_config.json, beside what that holds.
+// Writes the ids that begin and end texts into the folder's generation_config.json, beside what that holds. One that is
+// no JSON object is written anew.
 Status write_bounds(const fs::path& folder, const data::TextBounds& bounds) {
   if (bounds.ends.empty()) return {};
   nlohmann::ordered_json config = nlohmann::ordered_json::object();
   const std::string name = (folder / "generation_config.json").string();
   if (std::error_code error; fs::exists(name, error)) {
     LANCET_ASSIGN(const std::string text, read_file(name, "a model's config"));
-    LANCET_ASSIGN(config, parse_json<nlohmann::ordered_json>(text, name, ExitCode::data, JsonComments::ignored));
+    auto parsed = parse_json<nlohmann::ordered_json>(text, name, ExitCode::data, JsonComments::ignored);
+    if (parsed.ok() && parsed->is_object()) config = *std::move(parsed);
   }
   if (bounds.begin >= 0) config["bos_token_id"] = bounds.begin;
   config["eos_token_id"] = bounds.ends;
@@ -342,12 +344,12 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
   LANCET_ASSIGN(NewFolder folder, NewFolder::create(run));
   config.log.run_dir = run.string();
   if (tokenizer) {
-    LANCET_TRY(copy_tokenizer(tokenizer->folder, folder.path() / own_tokenizer));
+    LANCET_TRY(copy_tokenizer(*tokenizer, folder.path() / own_tokenizer));
     config.data.tokenizer = (run / own_tokenizer).string();
   }
   LANCET_TRY(checkpoint::write_file(checkpoint::disk(), folder.path() / "config.json", config::to_json(config)));
   LANCET_TRY(write_bounds(folder.path(), bounds));
-  LANCET_TRY(write_weights(folder.path(), config, store, tokenizer ? tokenizer->hash : 0, progress));
+  LANCET_TRY(write_weights(folder.path(), config, store, tokenizer ? tokenizer->tokenizer.hash() : 0, progress));
   return folder.commit();
 }
 
@@ -388,11 +390,11 @@ Status NewFolder::commit() {
   return files.sync_folder(target_.parent_path());
 }
 
-Status copy_tokenizer(const fs::path& from, const fs::path& to) {
+Status copy_tokenizer(const ModelTokenizer& from, const fs::path& to) {
   checkpoint::FileSystem& files = checkpoint::disk();
   LANCET_TRY(files.make_folder(to));
   const auto copy = [&](const char* file_name) -> Status {
-    LANCET_ASSIGN(const auto file, checkpoint::InputFile::open(from / file_name, "a tokenizer's file"));
+    LANCET_ASSIGN(const auto file, checkpoint::InputFile::open(from.folder / file_name, "a tokenizer's file"));
     std::string text(file.size(), '\0');
     LANCET_TRY(file.read(0, std::as_writable_bytes(std::span(text))));
     return checkpoint::write_file(files, to / file_name, text);
@@ -400,9 +402,9 @@ Status copy_tokenizer(const fs::path& from, const fs::path& to) {
   for (const char* file_name : {"vocab.json", "merges.txt"}) LANCET_TRY(copy(file_name));
   for (const char* file_name : {"added_tokens.json", "tokenizer.json", "tokenizer_config.json",
                                 "special_tokens_map.json", "chat_template.jinja", "generation_config.json"})
-    if (std::error_code error; fs::exists(from / file_name, error)) LANCET_TRY(copy(file_name));
-  LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(from));
-  LANCET_TRY(write_bounds(to, {tokenizer.bos(), {tokenizer.ends().begin(), tokenizer.ends().end()}}));
+    if (std::error_code error; fs::exists(from.folder / file_name, error)) LANCET_TRY(copy(file_name));
+  const std::span<const data::TokenId> ends = from.tokenizer.ends();
+  LANCET_TRY(write_bounds(to, {from.tokenizer.bos(), {ends.begin(), ends.end()}}));
   return files.sync_folder(to);
 }
 

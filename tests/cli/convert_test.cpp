@@ -77,11 +77,31 @@ TEST_CASE(
   const auto config = test::json_in(std::string(std::istreambuf_iterator<char>(in), {}));
   CHECK(config["eos_token_id"] == test::json_in("[3, 60]"));
   CHECK(config["bos_token_id"] == 5);
+  CHECK(outcome.lines_with("eos_token_id: expected ids below the model's 71, found 99999; such ids are left out") == 1);
   std::string ids;  // the tokens that the model would draw but for the end
   for (int id = 0; id < 71; ++id) ids += (id > 0 ? ", " : "") + std::to_string(id);
   folder.write("run/generation_config.json", "{\"eos_token_id\": [" + ids + "]}");
   const auto ended = test::lancet("generate --ids --prompt '1 2' --max-tokens 4 --from " + (folder / "run"));
   CHECK(ended.lines_with("0 tokens after a prompt of 2") == 1);
+}
+
+TEST_CASE("an import keeps a tokenizer beside a malformed generation_config.json, and says each thing once") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "hf";
+  std::filesystem::copy(LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2", hf);
+  const std::string text = folder.write("text", "a b");
+  REQUIRE(test::lancet("data train-tokenizer --vocab-size 257 --out " + hf + " " + text).code == 0);
+  folder.write("hf/tokenizer_config.json", R"({"add_prefix_space": true})");
+  const std::string content = GENERATE("{", R"({"eos_token_id": "</s>"})");
+  folder.write("hf/generation_config.json", content);
+  const auto outcome = test::lancet("import --from " + hf + " --out " + (folder / "run"));
+  INFO(outcome.output);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.lines_with("warning: ") == 2);
+  CHECK(outcome.lines_with("warning: " + hf + "/generation_config.json:") == 1);
+  CHECK(outcome.lines_with("add_prefix_space is not applied") == 1);
+  const auto written = read_file(folder / "run/tokenizer/generation_config.json", "the ids that end texts");
+  CHECK(test::json_in(written.value())["eos_token_id"] == 256);
 }
 
 TEST_CASE("a destination that cannot be written is reported before the model is read") {

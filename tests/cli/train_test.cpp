@@ -303,10 +303,11 @@ TEST_CASE("a second signal stops a run at once, and the first signal other comma
   INFO(outcome.output);
   CHECK(outcome.code == 143);
   CHECK(outcome.lines_with("SIGTERM: saving and stopping") == 1);
+  CHECK(outcome.lines_with("error: stopped by SIGTERM before the end") == 1);
   const auto data = test::shell(LANCET_BINARY " bench ops --steps 100000 " + config +
                                 " & p=$!; sleep 1; kill -TERM $p; wait $p; exit $?");
   CHECK(data.code == 143);
-  CHECK(data.lines_with("stopped by SIGTERM before the end") == 1);
+  CHECK(data.lines_with("error: stopped by SIGTERM before the end") == 1);
 }
 
 TEST_CASE("a full disk: the run continues without checkpoints and warns once per failed save") {

@@ -155,7 +155,8 @@ TEST_CASE("a wrong type or value reports what was expected and found") {
   CHECK(fault(R"({"data": {"train": 1}})") == "c.json: data.train: expected a string, found 1");
   CHECK(fault("{}", {"train.sample_prompt=a\xff"
                      "b"})
-            .find("train.sample_prompt: expected a string in UTF-8, found \"a") != std::string::npos);
+            .find("train.sample_prompt: expected a string in UTF-8, found 'a\xff"
+                  "b'") != std::string::npos);
   CHECK(fault(R"({"train": {"dtype": "fp16"}})") ==
         "c.json: train.dtype: expected one of \"fp32\", \"bf16\", found \"fp16\"");
   CHECK(fault(R"({"device": 0})") == "c.json: device: expected one of \"cpu\", \"cuda\", \"emulated\", found 0");

@@ -242,6 +242,8 @@ TEST_CASE("fields without effect are listed by the reason, if they are not the d
   dense.push_back("model.moe_layer_freq=0");
   CHECK(lines(dense) == Lines{"model.num_experts_per_tok, model.router change nothing in a dense model",
                               "train.lr_decay_steps changes nothing unless train.lr_schedule is \"wsd\""});
+  CHECK(lines({"train.steps=3", "train.stop_after=4"}) ==
+        Lines{"train.stop_after changes nothing from the last step on (train.steps)"});
   CHECK_FALSE(has_effect("model.router", good("{}", dense), 1));
   CHECK(has_effect("model.router", good("{}", router), 1));
   CHECK(has_effect("model.n_head", good("{}", dense), 1));

@@ -26,24 +26,31 @@ struct Fails {
   std::string what;
 };
 
-// Relative differences that mixes may have. Those of 1,000 mixes in f32 came to 7e-7 in records, to 2.5e-6 in first
-// moments and twice that in second ones, which are squares, and to 1.1e-5 in weights, of which Adam moves those with
-// small gradients as far as others.
-struct Bounds {
-  double record = 3e-6, moment = 1e-5, weight = 3e-5;
+// Relative differences: the largest that a mix may have, or has.
+struct Differences {
+  double record = 0, moment = 0, weight = 0;
 };
-inline Bounds bounds_of(const config::Config& config) {
-  const bool is_loose = config.train.dtype != DType::f32 || config.train.reduce_dtype != DType::f32;
-  return is_loose ? Bounds{.record = 5e-2, .moment = 0.3, .weight = 0.3} : Bounds();
+
+// Those of 1,000 mixes in f32 came to 7e-7 in records, to 2.5e-6 in first moments and twice that in second ones, which
+// are squares, and to 1.1e-5 in weights, of which Adam moves those with small gradients as far as others.
+inline constexpr Differences bounds_of_f32{.record = 3e-6, .moment = 1e-5, .weight = 3e-5};
+// In bf16 they depend on the mix, in which a rounding may send tokens to other experts. by_one: how far the reference
+// gets from itself where each weight is moved once by the unit roundoff of bf16, 2^-8. A mix rounds in the forward and
+// the backward pass of three steps, and its reference does so otherwise. These are 2 x 3 x 2 errors that do not know of
+// each other, so they add up to sqrt(12), less than four times as much.
+inline Differences bounds_of_bf16(const Differences& by_one) {
+  return {.record = 4 * by_one.record, .moment = 4 * by_one.moment, .weight = 4 * by_one.weight};
 }
 
-// The largest differences that were found, over all mixes, by what was compared.
-inline std::map<std::string, double> largest_found;
+inline constexpr Differences no_bounds{.record = HUGE_VAL, .moment = HUGE_VAL, .weight = HUGE_VAL};
 
-inline void hold(const std::string& kind, const std::string& what, double difference, double bound) {
+inline bool within(const Differences& found, const Differences& bounds) {
+  return found.record <= bounds.record && found.moment <= bounds.moment && found.weight <= bounds.weight;
+}
+
+inline void hold(const std::string& what, double difference, double bound, double& largest) {
   if (!(difference <= bound))
-    throw Disagrees{fmt::format("{}: expected a difference of at most {:.0e}, found {:.2g}", what, bound, difference)};
-  double& largest = largest_found[fmt::format("{} within {:.0e}", kind, bound)];
+    throw Disagrees{fmt::format("{}: expected a difference of at most {:.2g}, found {:.2g}", what, bound, difference)};
   largest = std::max(largest, difference);
 }
 
@@ -62,22 +69,22 @@ inline double difference(const Json& found, const Json& expected) {
 }
 
 inline void compare_records(const std::string& what, const std::vector<Json>& found, const std::vector<Json>& expected,
-                            const Bounds& bounds) {
-  const bool is_exact = bounds.record < 1e-3;
+                            const Differences& bounds, Differences& largest) {
+  const bool is_exact = bounds.record == bounds_of_f32.record;
   for (std::size_t i = 0; i < expected.size(); ++i)
     for (const auto& [key, value] : expected[i].items()) {
       const bool is_sum = key == "loss" || key == "aux_loss" || key == "grad_norm" || key == "layer_z_loss" ||
                           key == "layer_router_entropy" || key == "lr";
       const bool is_count = key == "layer_expert_tokens" || key == "layer_drop_pct";
       if (!is_sum && !(is_count && is_exact)) continue;
-      hold("records", fmt::format("{}: step {}: {}", what, i + 1, key),
-           difference(found.at(i).value(key, Json()), value), bounds.record);
+      hold(fmt::format("{}: step {}: {}", what, i + 1, key), difference(found.at(i).value(key, Json()), value),
+           bounds.record, largest.record);
     }
 }
 
 // after: in words.
 inline void compare_tensors(const std::string& after, const Tensors& found, const Tensors& expected,
-                            const Bounds& bounds) {
+                            const Differences& bounds, Differences& all) {
   if (found.size() != expected.size())
     throw Fails{fmt::format("{}: expected {} tensors, found {}", after, expected.size(), found.size())};
   for (const auto& [name, values] : expected) {
@@ -90,11 +97,9 @@ inline void compare_tensors(const std::string& after, const Tensors& found, cons
       const double difference = std::abs(double(at->second[i]) - double(values[i]));
       apart = std::max(apart, std::isfinite(difference) ? difference : std::numeric_limits<double>::infinity());
     }
-    const std::string kind = name.ends_with(".m")   ? "first moments"
-                             : name.ends_with(".v") ? "second moments"
-                                                    : "weights";
-    hold(kind, fmt::format("{}: {}", after, name), largest > 0 ? apart / largest : apart,
-         kind == "weights" ? bounds.weight : bounds.moment);
+    const bool is_moment = name.ends_with(".m") || name.ends_with(".v");
+    hold(fmt::format("{}: {}", after, name), largest > 0 ? apart / largest : apart,
+         is_moment ? bounds.moment : bounds.weight, is_moment ? all.moment : all.weight);
   }
 }
 
@@ -110,11 +115,13 @@ struct Outcome {
   Tensors interrupted, end;
 };
 
-inline void compare(const std::string& run, const Outcome& found, const Outcome& expected, const Bounds& bounds) {
-  compare_records(run, found.records, expected.records, bounds);
+// Adds to `largest` what it finds within the bounds.
+inline void compare(const std::string& run, const Outcome& found, const Outcome& expected, const Differences& bounds,
+                    Differences& largest) {
+  compare_records(run, found.records, expected.records, bounds, largest);
   if (!found.interrupted.empty())
-    compare_tensors(run + ": after the interruption", found.interrupted, expected.interrupted, bounds);
-  compare_tensors(run + ": at the end", found.end, expected.end, bounds);
+    compare_tensors(run + ": after the interruption", found.interrupted, expected.interrupted, bounds, largest);
+  compare_tensors(run + ": at the end", found.end, expected.end, bounds, largest);
 }
 
 }  // namespace lancet::test

@@ -79,7 +79,7 @@ TEST_CASE("imported models give the logits of a PyTorch implementation") {
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
   CHECK(model.config.train.dtype == DType::f32);
-  CHECK(model.tokenizer_hash == 0);
+  CHECK(!model.tokenizer);
   double scale = 0;
   const double most = difference(model, model.store, File::read(fixture(name) / "logits.safetensors"), scale);
   INFO(name << ": largest difference " << most << " of logits up to " << scale);
@@ -353,7 +353,7 @@ TEST_CASE("an export needs a new folder and removes its files on failure") {
   check_error(export_hugging_face(model.config.model, model.store, folder / "there", {}).error(), ExitCode::config,
               {"something else"});
   HuggingFaceExport options;
-  options.tokenizer = folder / "no-tokenizer";
+  options.tokenizer = {folder / "no-tokenizer", *data::train_tokenizer("a text", {.vocab_size = 257, .progress = {}})};
   check_error(export_hugging_face(model.config.model, model.store, folder / "out", options).error(), ExitCode::data,
               {"vocab.json"});
   CHECK(folder.names().size() == size);
@@ -367,7 +367,9 @@ TEST_CASE("an export names the tokens at which texts begin and end, whichever fi
   std::ofstream(tok + "/config.json") << R"({"eos_token_id": [256, 65], "bos_token_id": 66, "n_layer": 1})";
   std::ofstream(tok + "/generation_config.json") << R"({"temperature": 0.5})";
   std::ofstream(tok + "/added_tokens.json") << R"({"<pad>": 257})";
-  const HuggingFaceExport options{.bounds = {66, {256, 65}}, .tokenizer = tok};
+  const auto tokenizer = data::Tokenizer::load(tok);
+  REQUIRE(tokenizer.ok());
+  const HuggingFaceExport options{.bounds = {66, {256, 65}}, .tokenizer = run::ModelTokenizer{tok, *tokenizer}};
   REQUIRE(export_hugging_face(model.config.model, model.store, out, options).ok());
   const auto written = test::json_in(text(out + "/generation_config.json"));
   CHECK(written == test::json_in(R"({"temperature": 0.5, "bos_token_id": 66, "eos_token_id": [256, 65]})"));

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,6 +28,9 @@ struct TextBounds {
   TokenId begin = -1;  // -1: the first of `ends`
   std::vector<TokenId> ends = {};
   std::vector<TokenId> added = {};  // special even if a merge makes them
+
+  // Adds those of a source that comes after this one.
+  void add(TokenId begin_too, std::span<const TokenId> ends_too);
 };
 
 // The ids below vocab_size that a model's files name: generation_config.json, then config.json, of which the first with
@@ -41,7 +45,9 @@ class Tokenizer {
   // Reads `folder`/vocab.json and `folder`/merges.txt, and where they exist
   // - added tokens, which need no merge and may follow those of vocab.json: added_tokens.json, and added_tokens_decoder
   //   of tokenizer_config.json. Tokens in <> or [] need no merge either;
-  // - what begins and ends texts: tokenizer_config.json, then generation_config.json, then config.json.
+  // - what begins and ends texts: tokenizer_config.json, then generation_config.json, then config.json. The tokenizer
+  // is
+  //   sound without the latter two: if one is malformed, a warning says that they are left out.
   // Data errors: a file that is missing or malformed (with its line), ids that are not 0..n-1, a byte without a token,
   // a merge whose parts or result have no token, a token whose merge is missing.
   static Result<Tokenizer> load(const std::filesystem::path& folder);
@@ -92,8 +98,10 @@ class Encoder {
   Encoder& operator=(Encoder&&) noexcept;
 
   // Appends the ids of `text` to `ids`; on an error `ids` is unchanged. first_byte: the offset of `text` in its source,
-  // for the error's message.
-  Status encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte = 0);
+  // for the error's message. take: called whenever `ids` has grown to millions, which it may take out.
+  Status encode(
+      std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte = 0,
+      const std::function<void()>& take = [] {});
 
  private:
   struct State;

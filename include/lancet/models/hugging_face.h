@@ -11,6 +11,7 @@
 #include "lancet/base/result.h"
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
+#include "lancet/run/run_folder.h"
 #include "lancet/runtime/tensor_store.h"
 
 namespace lancet::models {
@@ -20,10 +21,10 @@ namespace lancet::models {
 Result<runtime::TensorStore> make_whole_store(const config::Model& model);
 
 struct HuggingFaceExport {
-  DType dtype = DType::f32;                             // of the file's tensors: f32 or bf16
-  std::int64_t shard_bytes = 5'000'000'000;             // most bytes of a file, unless a single tensor has more
-  data::TextBounds bounds = {};                         // the tokenizer's
-  std::optional<std::filesystem::path> tokenizer = {};  // folder whose files are copied (run::copy_tokenizer)
+  DType dtype = DType::f32;                           // of the file's tensors: f32 or bf16
+  std::int64_t shard_bytes = 5'000'000'000;           // most bytes of a file, unless a single tensor has more
+  data::TextBounds bounds = {};                       // the tokenizer's
+  std::optional<run::ModelTokenizer> tokenizer = {};  // whose files are copied
 };
 
 // The model of a config as exports describe it: where experts choose among the tokens of a group, the number of the
@@ -55,8 +56,8 @@ struct ImportWatch {
 struct HuggingFaceModel {
   config::Config config;  // the model's fields; defaults for training; train.dtype as in the file
   runtime::TensorStore store;
-  std::uint64_t tokenizer_hash = 0;  // Tokenizer::hash() of the folder's tokenizer; 0: none
-  data::TextBounds bounds = {};      // of generation_config.json or config.json
+  std::optional<run::ModelTokenizer> tokenizer = {};  // the folder's
+  data::TextBounds bounds = {};                       // of generation_config.json or config.json
 };
 
 // Dense GPT-2, and mixtures of experts as export_hugging_face writes them; tensors of F32, F16 or BF16. Errors name the

@@ -100,9 +100,10 @@ Result<ModelFolder> load_newest(const std::filesystem::path& from, comm::Communi
 // that is missing, unknown, or of another shape or type; a damaged file.
 Status load_parameters(const checkpoint::Checkpoint& checkpoint, runtime::TensorStore& store);
 
+// A tokenizer and the folder that it was loaded from.
 struct ModelTokenizer {
   std::filesystem::path folder;
-  std::uint64_t hash = 0;  // Manifest::tokenizer_hash
+  data::Tokenizer tokenizer;
 };
 
 // Creates the run folder `run`, complete or not at all: config.json, checkpoints/step-000000 with weights alone, and,
@@ -115,7 +116,7 @@ Status save_model(
     const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {},
     const data::TextBounds& bounds = {});
 
-// Config error: a name of a run's folder that its config.json and the log's lines cannot hold.
+// Config error: a name of a folder or file that no config.json and no line of the log can hold.
 Status check_run_name(std::string_view field, const std::string& run);
 
 // Checks, before a long job starts, that a new folder `out` of about `bytes` bytes can be created. Config error: it
@@ -140,7 +141,7 @@ class NewFolder {
 };
 // Copies vocab.json, merges.txt and, where they exist, the files beside them that describe the tokenizer and
 // generation. generation_config.json of the copy names the tokens at which texts begin and end, whichever file of
-// `from` does.
-Status copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
+// its folder does.
+Status copy_tokenizer(const ModelTokenizer& from, const std::filesystem::path& to);
 
 }  // namespace lancet::run
