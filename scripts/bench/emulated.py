@@ -172,29 +172,29 @@ def cells(same):
             number(row["late_pct"]) + (", left out" if is_late(row) else "")]
 
 
-def best_over_auto(rows):
-    """Returns the name of the fastest published way that was not late, and its step over that of `auto`."""
+def best_over_lancet(rows):
+    """Returns the name of the fastest published way that was not late, and its step over that of `lancet`."""
     published = [name for name in rows if name in policies.PUBLISHED]
     best = min([name for name in published if not is_late(rows[name])] or published,
                key=lambda name: rows[name]["step_ms"])
-    return best, rows[best]["step_ms"] / rows["auto"]["step_ms"]
+    return best, rows[best]["step_ms"] / rows["lancet"]["step_ms"]
 
 
-def auto_lines(found):
-    """Returns the lines on what `auto` chose beside the best of what it could have chosen."""
+def lancet_lines(found):
+    """Returns the lines on what `lancet` chose beside the best of what it could have chosen."""
     rows = []
     for name, (*_, rounds) in found.items():
         medians = policies.medians(rounds)
-        if "auto" not in medians or is_late(medians["auto"]):
-            rows.append([name, "", "auto was late", "", ""])
+        if "lancet" not in medians or is_late(medians["lancet"]):
+            rows.append([name, "", "lancet was late", "", ""])
             continue
-        best, ratio = best_over_auto(medians)
-        what, ends = policies.intervals(rounds, lambda rows: {"over": best_over_auto(rows)[1]})
+        best, ratio = best_over_lancet(medians)
+        what, ends = policies.intervals(rounds, lambda rows: {"over": best_over_lancet(rows)[1]})
         rows.append([name, best, number(ratio, 3), " to ".join(number(end, 3) for end in ends["over"]), what])
-    return ["## The best single published way over `auto`", "",
-            "The median step of the published way that was fastest, over that of `auto`; plans that are the same",
+    return ["## The best single published way over `lancet`", "",
+            "The median step of the published way that was fastest, over that of `lancet`; plans that are the same",
             "schedule are one, and late plans are left out. The ends are from rounds drawn again at random.", "",
-            *markdown(["case", "best single way", "its step / that of auto", "ends", "which are"], rows), ""]
+            *markdown(["case", "best single way", "its step / that of lancet", "ends", "which are"], rows), ""]
 
 
 def page(found, by_case):
@@ -210,7 +210,7 @@ def page(found, by_case):
         "1: below 0, the step was longer than predicted.", "",
         *summary(by_case), "", *cases_table(found), "",
         *([f"Cases that have not been run to their end: {', '.join(missing)}.", ""] if missing else []),
-        *auto_lines(found), "## All plans", "",
+        *lancet_lines(found), "## All plans", "",
         *markdown(["case", "policies of the plan", "steps", "predicted", "step", "least", "most", "error", "speed-up",
                    "predicted", "late %"], [cells(same) for rows in by_case for same in plans_of(rows)])]
 

@@ -192,8 +192,8 @@ def repeat_exactly(check):
 
 
 # These add up rows, parts or shards in another order, so that their sums may round differently, and so may what lancet
-# and auto mix or choose.
-ROUNDED = ("comet", "flowmoe", "collective_matmul", "lancet", "auto")
+# mixes or chooses.
+ROUNDED = ("comet", "flowmoe", "collective_matmul", "lancet")
 
 
 def follow_sequential(check):

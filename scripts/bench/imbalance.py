@@ -18,7 +18,7 @@ MODEL = {"model.n_layer": 4, "train.micro_batch_size": 8, "train.seq_len": 512}
 CLUSTERS = {"p3dn-v100": (8, 8), "p4de-a100": (16, 4)}  # hardware: ranks, hosts
 CAPACITIES = {1.25: "capacity factor 1.25", EXPERTS: "no token dropped"}
 # Of those that `lancet plan` predicts side by side, the ones that imbalance changes.
-POLICIES = policies.without("collective_matmul", "neighbour_microbatches", "dw", "partition", "auto")
+POLICIES = policies.without("collective_matmul", "neighbour_microbatches", "dw", "partition")
 ZIPF = ["even", "zipf:0.25", "zipf:0.5", "zipf:0.75", "zipf:1", "zipf:1.25", "zipf:1.5"]
 # name: settings of the recorded run
 RUNS = {"balanced": ["model.router_aux_loss_coef=0.01"], "unbalanced": ["model.router_aux_loss_coef=0"]}

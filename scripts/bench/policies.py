@@ -16,7 +16,7 @@ from bench import run
 # The published ways to overlap, each alone, and ours, which mix ways (docs/planning.md).
 PUBLISHED = ("tutel", "fastermoe", "comet", "flowmoe", "collective_matmul", "neighbour_microbatches", "dw", "partition",
              "lancet_paper")
-OURS = ("lancet", "auto")
+OURS = ("lancet",)
 ALL = ("sequential", *PUBLISHED, *OURS)
 OF_EXPERTS = ("tutel", "fastermoe", "comet")  # they cut nothing else
 CLUSTER = run.ROOT / "scripts/emulate-cluster.sh"

@@ -105,20 +105,20 @@ class Schedules {
     arena_bytes_ = std::min(arena_bytes_, bytes_of(request.overlap.memory_factor));
   }
 
-  // The shortest schedule of the policy, or of those that it contains, that fits the request; null if none does. Ties,
-  // up to the rounding of sums, go to the policy that the table lists first.
-  const Scheduled* best(std::size_t policy) {
+  // The shortest schedule of the policy, or of those that it contains, that fits the request, or of all; null if none
+  // does. Ties, up to the rounding of sums, go to the policy that the table lists first.
+  const Scheduled* best(std::size_t policy, bool of_all = false) {
     const Scheduled* best = nullptr;
     const auto lacks_parts = [&](const Scheduled& one) {
       return forces_parts() && schedule::most_parts(one.whole().program) == 1;
     };
     const auto consider = [&](const Scheduled* one) {
-      if (!one || !fits(*one)) return;
+      if (!one || !(of_all || fits(*one))) return;
       if (!best || lacks_parts(*best) > lacks_parts(*one) ||
           (lacks_parts(*best) == lacks_parts(*one) && schedule::is_shorter(one->whole(), best->whole())))
         best = one;
     };
-    for (const std::size_t from : starts(policy)) consider(this->best(from));
+    for (const std::size_t from : starts(policy)) consider(this->best(from, of_all));
     for (std::size_t step = 0; step < steps_of(policy); ++step)
       for (const std::shared_ptr<const Scheduled>& one : of(policy, step)) consider(one.get());
     return best;
@@ -219,8 +219,8 @@ class Schedules {
     const Scheduled* start = nullptr;
     for (const std::size_t from : starts(index)) {
       const Scheduled* one = of(from, at)[rung].get();
-      if (!start || (schedule::is_shorter(one->candidate, start->candidate) &&
-                     one->arena_bytes <= bytes_of(memory_rungs[rung])))
+      if (!start ||
+          (schedule::is_shorter(one->candidate, start->candidate) && one->arena_bytes <= bytes_of(memory_rungs[rung])))
         start = one;
     }
     if (!start) return scheduled;
@@ -330,6 +330,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   const Scheduled& chosen = choose(schedules, request, made);
   const std::size_t requested = Schedules::index_of(request.overlap.policy);
   made.chosen = chosen.policy == Schedules::index_of(sequential) ? sequential : policy_table()[requested].name;
+  made.memory_binds = schedules.best(requested) != schedules.best(requested, true);
   made.why_not_across_steps = why_ends_in_step(chosen, request);
   if (const Scheduled* wanted = schedules.best(requested); wanted && made.chosen == sequential)
     made.why_not_across_steps = why_ends_in_step(*wanted, request);

@@ -1,7 +1,8 @@
 // What is made again is chosen for the step in turns, before a policy schedules it (RecomputeChoices). A policy that
-// overlaps more may keep more alive at once. So several amounts are planned: as much as the step in turns needs, and as
-// much as leaves the policy more. The fastest plan that fits is taken. If none does, the policy gets one more try, with
-// as much less as the last plan had too much; then sequential runs.
+// overlaps more may keep more alive at once, so it plans the step with several choices, from none on: each needs a
+// fixed share of the memory of the step that keeps everything, whatever the budget is. The fastest plan that fits is
+// taken. Where the memory does not bind the plan that keeps everything, no other is made; elsewhere choices end where
+// their computation alone takes longer than the best plan. If no plan of the policy fits, sequential runs.
 #include "within_memory.h"
 
 #include <fmt/format.h>
@@ -214,6 +215,9 @@ namespace {
 
 constexpr std::int64_t mb = 1'000'000;
 
+// Shares of the arena of the step in turns that keeps everything.
+constexpr double kept_shares[] = {1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0};
+
 // Times by the costs; by the work alone if there are none, or if they lack an op.
 std::vector<double> times_of(const ir::Program& step, const cost::Costs* costs) {
   if (!costs) return work_times(step);
@@ -231,7 +235,8 @@ class WithinMemory {
         request_(request),
         pipeline_(pipeline),
         make_(make),
-        choices_(step, times_of(step, request.costs)),
+        times_(times_of(step, request.costs)),
+        choices_(step, times_),
         allowed_(request.budget() - schedule::resident_bytes(step)) {}
 
   Result<ir::Plan> run(PlanReport* report) {
@@ -264,17 +269,25 @@ class WithinMemory {
   Result<std::optional<Planned>> by_policy() {
     std::optional<Planned> best, last;
     if (request_.overlap.policy == sequential) return best;
-    for (const double less : {1.0, 1.1, 1.25, 1.5}) {
-      const RecomputeChoice choice = choices_.within(std::int64_t(double(allowed_) / less));
+    for (const double share : kept_shares) {
+      const RecomputeChoice choice = choices_.within(std::int64_t(share * double(choices_.all_kept_bytes())));
       if (choice.arena_bytes > allowed_ || (last && last->choice.chosen == choice.chosen)) continue;
+      if (best && computation_ms(choice) >= best->ms()) break;
       LANCET_ASSIGN(last, planned(choice, request_.overlap.policy));
-      if (last->over <= 0 && !choice.any()) return last;
+      if (last->over <= 0 && !choice.any() && !last->report.memory_binds) return last;
       if (last->over <= 0 && (!best || last->ms() < best->ms())) best = last;
     }
-    if (best || !last || last->choice.is_least) return best;
-    LANCET_ASSIGN(last, planned(choices_.within(last->choice.arena_bytes - last->over), request_.overlap.policy));
-    if (last->over <= 0) best = std::move(last);
     return best;
+  }
+
+  // What no schedule of the step with this choice goes below.
+  double computation_ms(const RecomputeChoice& choice) const {
+    const double launch_ms = request_.costs ? request_.costs->launch_ms() : 0;
+    double ms = 0;
+    for (std::size_t i = 0; i < step_.instructions.size(); ++i)
+      if (step_.instructions[i].stream == ir::Stream::compute)
+        ms += (times_[i] - launch_ms) * (choice.chosen[i] ? 2 : 1);
+    return ms;
   }
 
   // Ends with the choice that needs least.
@@ -312,6 +325,7 @@ class WithinMemory {
   const PlanRequest& request_;
   const Pipeline& pipeline_;
   const PlanMaker& make_;
+  const std::vector<double> times_;  // by instruction
   RecomputeChoices choices_;
   std::int64_t allowed_;  // bytes of the arena
 };

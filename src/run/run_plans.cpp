@@ -60,7 +60,8 @@ Status plan_steps(const planner::StepModel& model, comm::Communicator& world, co
   }
   Result<std::vector<ir::Plan>> made = std::vector<ir::Plan>();
   LANCET_TRY(run_on_rank0(world, turn_of(config), [&] {
-    made = planner::plan_stages(model, {.costs = costs,
+    made = planner::plan_stages(model,
+                                {.costs = costs,
                                  .costs_may_lack_ops = !needs_costs,
                                  .crowded = options.crowded,
                                  .device_bytes = options.device_bytes},

@@ -386,9 +386,9 @@ Candidate across_steps(const Step& step, const config::Overlap& overlap, Candida
   for (Candidate& one : found)
     if (fits_memory(step, overlap, one) || arena_bytes(one.program, one.needed) <= own) return std::move(one);
   candidate.why_not_across_steps = fmt::format(
-      "within overlap.memory_factor = {} nothing can be left to the next step; with more memory a step is "
-      "{:.1f}% shorter",
-      overlap.memory_factor, 100 * (1 - found[0].timeline.makespan / candidate.timeline.makespan));
+      "nothing can be left to the next step within the memory that a plan may take; with more a step is {:.1f}% "
+      "shorter",
+      100 * (1 - found[0].timeline.makespan / candidate.timeline.makespan));
   return candidate;
 }
 

@@ -191,8 +191,8 @@ Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::
 }
 
 bool fits_memory(const Step& step, const config::Overlap& overlap, const Candidate& candidate) {
-  return overlap.memory_factor == 0 || double(arena_bytes(candidate.program, candidate.needed)) <=
-                                           overlap.memory_factor * double(step.arena_bytes());
+  return overlap.memory_factor == 0 ||
+         double(arena_bytes(candidate.program, candidate.needed)) <= overlap.memory_factor * double(step.arena_bytes());
 }
 
 bool is_shorter(const Candidate& a, const Candidate& b) {

@@ -1,5 +1,7 @@
 // Properties of the plans of any model: random models, every policy and number of parts.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -81,7 +83,7 @@ TEST_CASE("random models: every policy's plan is sound, reproducible, and betwee
     std::mt19937 random(seed);
     const test::DeclaredCosts costs = random_costs(random);
     const ir::Program forward = RandomModel(seed).make();
-    planner::PlanRequest request{.overlap = {.bucket_bytes = 1 << 12, .memory_factor = 1}, .costs = &costs, .mesh = ir::of_experts(2)};
+    planner::PlanRequest request{.overlap = {.bucket_bytes = 1 << 12}, .costs = &costs, .mesh = ir::of_experts(2)};
     request.optimizer.mesh = ir::of_experts(2);
     for (const char* policy : {"tutel", "dw", "partition", "lancet"}) {
       INFO("seed " << seed << ", " << policy);
@@ -101,6 +103,74 @@ TEST_CASE("random models: every policy's plan is sound, reproducible, and betwee
   }
   for (const char* policy : {"tutel", "dw", "partition", "lancet"}) CHECK(chosen[policy] > 0);
 }
+
+namespace {
+
+// Plans of steps of random models under random budgets, in ascending order of these.
+void check_budgets(std::uint32_t first_seed, std::uint32_t steps, int budgets) {
+  int bound = 0, recomputed = 0, shorter = 0;
+  for (std::uint32_t seed = first_seed; seed < first_seed + steps; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937 random(seed);
+    const test::DeclaredCosts costs = random_costs(random);
+    const ir::Program forward = RandomModel(seed).make();
+    planner::PlanRequest request{
+        .overlap = {.policy = "lancet", .bucket_bytes = 1 << 12}, .costs = &costs, .mesh = ir::of_experts(2)};
+    request.optimizer.mesh = ir::of_experts(2);
+    const auto planned = [&](planner::PlanReport* report = nullptr) {
+      const auto plan = planner::make_plan(forward, request, report);
+      if (!plan.ok()) FAIL(plan.error().message);
+      return *plan;
+    };
+    request.overlap.policy = "sequential";
+    const std::int64_t in_turns = schedule::plan_bytes(planned());
+    request.overlap.policy = "lancet";
+    std::vector<std::int64_t> limits{std::int64_t{1} << 40};
+    for (int i = 1; i < budgets; ++i) limits.push_back(in_turns / 100 * (90 + std::int64_t(random() % 90)));
+    std::ranges::sort(limits);
+    double before = std::numeric_limits<double>::infinity();
+    bool before_recomputes = false;
+    for (const std::int64_t limit : limits) {
+      INFO("limit " << limit << " of " << in_turns);
+      request.memory_limit = limit;
+      request.compare = true;
+      planner::PlanReport report;
+      const auto made = planner::make_plan(forward, request, &report);
+      if (!made.ok()) continue;  // below what any plan needs
+      const double ms = made->header.real("predicted_ms");
+      CHECK(schedule::plan_bytes(*made) <= limit);
+      // A plan that keeps everything and lacks no memory is not compared with those that recompute some of it.
+      const bool recomputes = report.memory->activations < report.memory->all_activations;
+      CHECK(ms <= before * (before_recomputes && !recomputes && !report.memory_binds ? 1.03 : 1 + 1e-9));
+      for (const planner::PolicyResult& other : report.policies) CHECK(ms <= other.timeline.makespan * (1 + 1e-9));
+      bound += report.memory_binds;
+      recomputed += recomputes;
+      before_recomputes = recomputes;
+      shorter += ms < before;
+      before = ms;
+    }
+    request.memory_limit = 0;
+    before = std::numeric_limits<double>::infinity();
+    for (const int parts : {1, 2, 4, 8, 16}) {
+      INFO("at most " << parts << " parts");
+      request.overlap.max_parts = parts;
+      const double ms = planned().header.real("predicted_ms");
+      CHECK(ms <= before * (1 + 1e-9));
+      before = ms;
+    }
+  }
+  CHECK(bound > 0);
+  CHECK(recomputed > 0);
+  CHECK(shorter > int(steps));
+}
+
+}  // namespace
+
+TEST_CASE("random models: more memory or parts never make a plan longer, nor is it longer than what it contains") {
+  check_budgets(4, 4, 5);
+}
+
+TEST_CASE("200 random models: the same under 20 budgets", "[.]") { check_budgets(1000, 200, 20); }
 
 TEST_CASE("one message at a time: the streams take turns on the network, in order") {
   for (std::uint32_t seed = 1; seed <= models; ++seed) {
@@ -137,8 +207,9 @@ TEST_CASE("random models: any forced number of parts gives a plan with a finite 
     costs.elements_per_ms = 100 << random() % 10;
     costs.network_mb_per_s = 0.1 * double(1 << random() % 10);
     const ir::Program forward = RandomModel(seed).make();
-    planner::PlanRequest request{
-        .overlap = {.policy = "lancet", .bucket_bytes = 1 << 12, .memory_factor = 1}, .costs = &costs, .mesh = ir::of_experts(2)};
+    planner::PlanRequest request{.overlap = {.policy = "lancet", .bucket_bytes = 1 << 12, .memory_factor = 1},
+                                 .costs = &costs,
+                                 .mesh = ir::of_experts(2)};
     request.optimizer.mesh = ir::of_experts(2);
     request.overlap.parts = 2;
     INFO("seed " << seed);

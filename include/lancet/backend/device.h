@@ -95,7 +95,7 @@ class Device {
   virtual std::string name() const = 0;          // "NVIDIA H200"
   virtual std::string architecture() const = 0;  // "sm_90"
   virtual const DeviceTraits& traits() const = 0;
-  virtual std::string identity() const = 0;     // unique to this device, and equal in all processes that share it
+  virtual std::string identity() const = 0;       // unique to this device, and equal in all processes that share it
   virtual std::int64_t memory_bytes() const = 0;  // in all
   virtual std::int64_t free_bytes() const = 0;    // now
   // Directs the calling thread's work to this device. Every thread that uses streams calls it first.

@@ -64,7 +64,7 @@ struct Manifest {
   std::string plan;           // hash of the plan's text
   // Tokenizer::hash() of the tokens that the model was trained on (data/tokenizer.h); 0, which is not written: unknown.
   std::uint64_t tokenizer_hash = 0;
-  LoadHistory load;  // not written while it is as in a new run
+  LoadHistory load;               // not written while it is as in a new run
   std::int64_t device_bytes = 0;  // that a rank's plans may take (run::bytes_for_plans()); 0 is not written
   std::vector<ShardFile> files;
 };

@@ -48,8 +48,8 @@ struct PlanRequest {
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
   bool bounds = false;                 // PlanReport::bounds is filled, within the memory that a plan may have
-  // The budget: bytes of a rank's parameters, states, inputs and arena. So that they suffice, values of the forward pass
-  // are made again in the backward pass (passes/passes.h). 0: no limit. An error says that no plan is within
+  // The budget: bytes of a rank's parameters, states, inputs and arena. So that they suffice, values of the forward
+  // pass are made again in the backward pass (passes/passes.h). 0: no limit. An error says that no plan is within
   // memory_limit; the memory of the device, by default that of the costs, only bounds what a plan takes beyond the
   // smallest.
   std::int64_t memory_limit = 0, device_bytes = 0;
@@ -93,6 +93,7 @@ struct PlanReport {
   std::vector<PolicyResult> policies;  // the policies that were tried, in the table's order; empty without costs
   std::string requested, chosen;       // names of policies
   std::string why;                     // set if another policy than the requested one runs
+  bool memory_binds = false;           // with more memory the requested policy would have another plan
   std::string why_not_across_steps;    // set if the requested policy would use overlap.across_steps, and does not
   LowerBound lower_bound;
   std::optional<PlanBounds> bounds;
