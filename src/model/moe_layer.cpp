@@ -59,19 +59,21 @@ class MoeLayer {
 
  private:
   // The first window of the slots (ops/parts/window) is an MoE layer as any other. Further ones, where an expert has
-  // more choices than a window has slots, take a round each, in the body of a repeat.
+  // more choices than a window has slots, take a round each, in the body of a repeat. They add onto zeros and not onto
+  // what the first window makes, so that the repeat need not wait for that: its stream has messages of other parts.
   TensorId in_windows(TensorId x, const Route& all, const Experts& weights) {
     const ops::Attributes window{{"slots", slots_}};
     const auto first = b_.emit("first_window", {all.expert, all.slot, all.filled}, window, name_ + ".gate");
     b_.program.add_output(ir::output_name(ir::OutputKind::rounds, layer_), first[2]);
     const TensorId y = through(x, {all.expert, all.weight, first[0], first[1]}, weights);
+    const TensorId none = b_.emit("zeros", {x}, {}, name_ + ".rounds")[0];
     b_.repeated = last_repeat(b_.program) + 1;
     const TensorId round = b_.emit("round", {first[2]}, {}, name_ + ".rounds")[0];
     const auto next = b_.emit("window", {all.slot, all.filled, round}, window, name_ + ".rounds");
     const TensorId more = through(x, {all.expert, all.weight, next[0], next[1]}, weights);
-    const TensorId sum = b_.emit("add_to", {y, more}, {}, name_ + ".rounds")[0];
+    const TensorId sum = b_.emit("add_to", {none, more}, {}, name_ + ".rounds")[0];
     b_.repeated = 0;
-    return sum;
+    return b_.emit("add_to", {y, sum}, {}, name_ + ".rounds")[0];
   }
 
   // To the experts and back: [B,S,D] -> [B,S,D].

@@ -19,23 +19,35 @@ using ops::PartitionRow;
 
 constexpr Axis unknown = std::numeric_limits<Axis>::max();
 
+// A row of a table, which outlives all programs.
+std::shared_ptr<const PartitionRow> of_table(const PartitionRow* row) { return {std::shared_ptr<void>(), row}; }
+
 // Propagation by a worklist of tensors: whenever the axis of a tensor becomes known, every member that touches it and
 // has no row yet takes the first row that agrees, if there is one, which makes the axes of its other tensors known. An
 // axis once set never changes, so the worklist empties after at most one visit per tensor. Windows of rings, which are
-// parts already, take no row.
+// parts already, take no row. Of a repeat, the instructions of its body are members, weight gradients included: they
+// add onto what the rounds before have made, and so may add onto what the parts before have made.
 class AxisSolver {
  public:
   AxisSolver(const ir::Program& program, std::span<const InstructionId> members)
-      : program_(program),
-        rows_(program.instructions.size()),
-        axes_(program.tensors.size(), unknown),
-        users_(program.tensors.size()) {
-    for (InstructionId id : members)
-      for (const auto* list : {&instruction(id).operands, &instruction(id).results})
-        for (TensorId tensor : *list) users_[tensor.index()].push_back(id);
-    for (InstructionId id : members) {
-      const ops::OpDef& op = ops::op(instruction(id).op);
-      if (op.kind == ops::Kind::all_to_all) take(id, op.partition.front());
+      : program_(program), axes_(program.tensors.size(), unknown), users_(program.tensors.size()) {
+    for (const ir::Instruction& at : program.instructions) all_.push_back(&at);
+    for (const InstructionId id : members) {
+      const ir::Instruction& at = program.instructions[id.index()];
+      if (!ir::is_repeat(at)) {
+        add_member(id.index());
+        continue;
+      }
+      bodies_.emplace_back(id.index(), all_.size());
+      for (const ir::Instruction& part : at.body) {
+        all_.push_back(&part);
+        add_member(all_.size() - 1);
+      }
+    }
+    rows_.resize(all_.size());
+    for (const std::size_t i : members_) {
+      const ops::OpDef& op = ops::op(all_[i]->op);
+      if (op.kind == ops::Kind::all_to_all) take(i, op.partition.front());
     }
     if (changed_.empty()) split_sequences();
   }
@@ -44,13 +56,35 @@ class AxisSolver {
     while (!changed_.empty()) {
       const TensorId tensor = changed_.back();
       changed_.pop_back();
-      for (InstructionId id : users_[tensor.index()])
-        if (!rows_[id.index()]) try_rows(id);
+      for (const std::size_t i : users_[tensor.index()])
+        if (!rows_[i]) try_rows(i);
     }
-    return std::move(rows_);
+    AxisRows rows;
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) rows.push_back(of_table(rows_[i]));
+    for (const auto& [repeat, first] : bodies_) rows[repeat] = row_of_repeat(*all_[repeat], first);
+    return rows;
   }
 
  private:
+  void add_member(std::size_t i) {
+    members_.push_back(i);
+    for (const auto* list : {&all_[i]->operands, &all_[i]->results})
+      for (const TensorId tensor : *list) users_[tensor.index()].push_back(i);
+  }
+
+  // first: of the instructions of the body.
+  std::shared_ptr<const PartitionRow> row_of_repeat(const ir::Instruction& repeat, std::size_t first) const {
+    const auto rows = rows_.begin() + std::ptrdiff_t(first), end = rows + std::ptrdiff_t(repeat.body.size());
+    if (std::find(rows, end, nullptr) != end) return nullptr;
+    const auto axis_of = [&](TensorId id) { return axes_[id.index()] == unknown ? ops::none : axes_[id.index()]; };
+    auto row = std::make_shared<PartitionRow>();
+    std::ranges::transform(repeat.operands, std::back_inserter(row->operands), axis_of);
+    std::ranges::transform(repeat.results, std::back_inserter(row->results), axis_of);
+    row->in = ops::SplitIn::time;
+    row->body.assign(rows, end);
+    return row;
+  }
+
   // Without experts, what is known is the batch that the model is given.
   void split_sequences() {
     for (std::size_t i = 0; i < axes_.size(); ++i) {
@@ -60,18 +94,15 @@ class AxisSolver {
     }
   }
 
-  const ir::Instruction& instruction(InstructionId id) const { return program_.instructions[id.index()]; }
-
-  void try_rows(InstructionId id) {
-    if (instruction(id).attributes.has("parts")) return;
-    for (const PartitionRow& row : ops::op(instruction(id).op).partition)
-      if (row.in_time() && agrees(id, row)) return take(id, row);
+  void try_rows(std::size_t i) {
+    if (all_[i]->attributes.has("parts")) return;
+    for (const PartitionRow& row : ops::op(all_[i]->op).partition)
+      if (row.in_time() && agrees(*all_[i], row)) return take(i, row);
   }
 
   // True if the row agrees with the known axes of all tensors, and at least one tensor is known to be split: an
   // instruction is split only if a neighbour is.
-  bool agrees(InstructionId id, const PartitionRow& row) const {
-    const ir::Instruction& at = instruction(id);
+  bool agrees(const ir::Instruction& at, const PartitionRow& row) const {
     if (at.operands.size() > row.operands.size() || at.results.size() > row.results.size()) return false;
     if (ops::moves(at, row.operands.front())) return false;
     bool split = false;
@@ -87,9 +118,9 @@ class AxisSolver {
     return split;
   }
 
-  void take(InstructionId id, const PartitionRow& row) {
-    rows_[id.index()] = &row;
-    const ir::Instruction& at = instruction(id);
+  void take(std::size_t i, const PartitionRow& row) {
+    rows_[i] = &row;
+    const ir::Instruction& at = *all_[i];
     for (std::size_t i = 0; i < at.operands.size(); ++i)
       set(at.operands[i], row.operands[std::min(i, row.operands.size() - 1)]);
     for (std::size_t i = 0; i < at.results.size(); ++i) set(at.results[i], row.results[i]);
@@ -102,10 +133,13 @@ class AxisSolver {
   }
 
   const ir::Program& program_;
-  AxisRows rows_;
-  std::vector<Axis> axes_;
-  std::vector<std::vector<InstructionId>> users_;  // by tensor: members that touch it
-  std::vector<TensorId> changed_;                  // the worklist
+  std::vector<const ir::Instruction*> all_;                  // the program's, then those of bodies
+  std::vector<std::pair<std::size_t, std::size_t>> bodies_;  // a repeat, and where its body begins
+  std::vector<std::size_t> members_;
+  std::vector<const PartitionRow*> rows_;        // of all
+  std::vector<Axis> axes_;                       // by tensor
+  std::vector<std::vector<std::size_t>> users_;  // by tensor: members that touch it
+  std::vector<TensorId> changed_;                // the worklist
 };
 
 std::vector<ir::InstructionId> members(const ir::Program& program,
@@ -162,11 +196,11 @@ std::vector<int> any_count(const ir::Program&, const AxisRows&, const TokenRanks
 }
 
 // Weight gradients stay whole, so that their bits are the same as without parts, unless the operands that they keep
-// alive until all parts are made are a large share of all values (the logits).
+// alive until all parts are made are a large share of all values (the logits). Those of experts do in any case.
 bool keeps_much_alive(const ir::Program& program, const ir::Instruction& at, std::int64_t all) {
   constexpr std::int64_t share = 32;
-  if (at.role != ir::Role::dw || at.stream != ir::Stream::compute ||
-      std::ranges::none_of(ops::op(at.op).partition, &ops::PartitionRow::in_time))
+  if (at.role != ir::Role::dw || at.stream != ir::Stream::compute || at.operands.size() < 2 ||
+      ops::is_over_expert_rows(at) || std::ranges::none_of(ops::op(at.op).partition, &ops::PartitionRow::in_time))
     return false;
   return share * (ir::bytes(program.type(at.operands[0])) + ir::bytes(program.type(at.operands[1]))) > all;
 }
@@ -237,8 +271,8 @@ const ops::PartitionRow all_to_all_row{{last, none, none}, {last}, ops::SplitIn:
 AxisRows column_rows(const ir::Program& program) {
   AxisRows rows(program.instructions.size());
   for (const ColumnPair& pair : column_pairs(program)) {
-    rows[pair.product] = &product_row;
-    rows[pair.all_to_all] = &all_to_all_row;
+    rows[pair.product] = of_table(&product_row);
+    rows[pair.all_to_all] = of_table(&all_to_all_row);
   }
   return rows;
 }

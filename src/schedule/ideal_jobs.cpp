@@ -114,8 +114,8 @@ void IdealStepJobs::find_edges() {
       const std::vector<Taken> values = values_taken(maker, reader);
       if (!values.empty() && !reads_otherwise(program_, maker, reader)) {
         edge.cuts = cuts_beside_product(program_, maker, reader);
-        if (along_one_axis(experts[id.index()], experts[i], values)) edge.cuts |= ideal::experts;
-        if (along_one_axis(batch[id.index()], batch[i], values))
+        if (along_one_axis(experts[id.index()].get(), experts[i].get(), values)) edge.cuts |= ideal::experts;
+        if (along_one_axis(batch[id.index()].get(), batch[i].get(), values))
           edge.cuts |= reader.role == Role::forward ? ideal::batch_forward : ideal::batch_backward;
       }
       if (edge.cuts & local_cuts) {

@@ -300,10 +300,15 @@ class PipelineCosts {
     Alone made;
     made.program.instructions.assign(begin + std::ptrdiff_t(first), begin + std::ptrdiff_t(last));
     std::vector<ir::TensorId> touched;
-    for (const ir::Instruction& at : made.program.instructions)
+    const auto touch = [&](const ir::Instruction& at) {
       for (const auto* list : {&at.operands, &at.results})
         for (ir::TensorId id : *list)
           for (; id.valid(); id = step[id].storage) touched.push_back(id);
+    };
+    for (const ir::Instruction& at : made.program.instructions) {
+      touch(at);
+      std::ranges::for_each(at.body, touch);
+    }
     std::ranges::sort(touched);
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     std::vector<ir::TensorId> number(step.tensors.size());
@@ -314,11 +319,15 @@ class PipelineCosts {
     }
     for (ir::Tensor& tensor : made.program.tensors)
       if (tensor.storage.valid()) tensor.storage = number[tensor.storage.index()];
+    const auto renumber = [&](ir::Instruction& at) {
+      for (auto* list : {&at.operands, &at.results, &at.writes})
+        for (ir::TensorId& id : *list) id = number[id.index()];
+    };
     for (ir::Instruction& at : made.program.instructions) {
       for (const ir::TensorId id : at.results)
         if (last_reader_[id.index()] >= last) made.program.outputs.push_back({"", number[id.index()]});
-      for (auto* list : {&at.operands, &at.results, &at.writes})
-        for (ir::TensorId& id : *list) id = number[id.index()];
+      renumber(at);
+      std::ranges::for_each(at.body, renumber);
     }
     return made;
   }

@@ -8,6 +8,9 @@
 //   Those that were made whole are split by the ops that the cut names (Cut::filled, Cut::received).
 // - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before;
 //   cumulative: the last part's is the whole's, and a part that reads it takes that of the same part.
+// Of a repeat, each part is a repeat with the parts of its body's instructions. What they make in the scratch has memory
+// of its own in the part's scratch, experts' buffers included. Only what is added onto memory outside, weight gradients
+// among it, goes from part to part.
 // With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
 // outside, `concat`, for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops
 // with a continued result take that of the part before as a further operand.
@@ -172,36 +175,72 @@ class Rewriter {
   }
 
   void split(const Instruction& whole, const ops::PartitionRow& row, int parts) {
+    const std::vector<Instruction> made =
+        ir::is_repeat(whole) ? repeats_of(whole, row, parts) : parts_of(whole, row, parts);
+    for (const Instruction& part : made) emit(part, origin_);
+    for (std::size_t r = 0; r < whole.results.size(); ++r)
+      if (row.results[r] != ops::accumulated && row.results[r] != ops::cumulative && row.results[r] != ops::none)
+        finish(whole, r, row, made);
+  }
+
+  std::vector<Instruction> parts_of(const Instruction& whole, const ops::PartitionRow& row, int parts) {
     whole_ = &whole;
     for (std::size_t o = 0; o < whole.operands.size(); ++o)
       if (names_rows(whole.operands[o], row.operands[o])) ensure_filled_parts(whole.operands[o], parts);
-    std::vector<std::vector<TensorId>> made(whole.results.size()), filled(whole.results.size());
+    std::vector<Instruction> made;
     for (int p = 0; p < parts; ++p) {
-      Instruction part = whole;
-      part.label = fmt::format("{}/{}", whole.label, p);
-      part.attributes = attributes_of_part(row, p, parts);
+      Instruction part = begin_part(row, p, parts);
       if (is_all_to_all(whole) && row.operands[1] == ops::none) part.operands = all_pairs(whole);
       for (std::size_t o = 0; o < whole.operands.size(); ++o)
         if (row.operands[o] != ops::none) part.operands[o] = operand(whole.operands[o], row.operands[o], p, parts);
       const bool sums = !row.results.empty() && row.results[0] == ops::accumulated;
       if (sums)
-        add_onto(result_.program, part, p == 0 ? std::vector<TensorId>() : previous_, p + 1 == parts);
-      else if (const auto continued = ops::op(part.op).continued; continued && p > 0)
-        part.operands.push_back(previous_[*continued]);  // counts of a gate, and where rows begin (rule 1)
-      for (std::size_t r = 0; !sums && r < whole.results.size(); ++r) {
+        add_onto(result_.program, part, p == 0 ? std::vector<TensorId>() : made.back().results, p + 1 == parts);
+      else if (const auto continued = ops::op(part.op).continued; continued && p > 0 && !scratch_.valid())
+        part.operands.push_back(made.back().results[*continued]);  // counts of a gate, and where rows begin (rule 1)
+      for (std::size_t r = 0; !sums && r < whole.results.size(); ++r)
         part.results[r] = result(whole.results[r], row.results[r], p, parts);
-        made[r].push_back(part.results[r]);
-        if (row.results[r] == ops::irregular)
-          filled[r].push_back(filled_rows(part, row, source_.type(whole.results[r])));
-      }
-      previous_ = part.results;
-      emit(std::move(part), origin_);
+      made.push_back(std::move(part));
     }
+    know(whole, row, made);
+    return made;
+  }
+
+  // Every part runs the rounds of its own windows, over its own tensors.
+  std::vector<Instruction> repeats_of(const Instruction& whole, const ops::PartitionRow& row, int parts) {
+    whole_ = &whole;
+    std::vector<Instruction> made;
+    for (int p = 0; p < parts; ++p) {
+      Instruction& part = made.emplace_back(begin_part(row, p, parts));
+      part.operands[ir::repeat_count] = operand(whole.operands[ir::repeat_count], row.operands[ir::repeat_count], p, parts);
+      part.results[ir::repeat_round] = result(whole.results[ir::repeat_round], ops::cumulative, p, parts);
+    }
+    know(whole, row, made);
+    scratch_ = whole.results[ir::repeat_scratch];
+    std::vector<std::vector<Instruction>> bodies(made.size());
+    for (std::size_t i = 0; i < whole.body.size(); ++i) {
+      std::vector<Instruction> of_parts = parts_of(whole.body[i], *row.body[i], parts);
+      for (std::size_t p = 0; p < bodies.size(); ++p) bodies[p].push_back(std::move(of_parts[p]));
+    }
+    scratch_ = {};
+    for (std::size_t p = 0; p < bodies.size(); ++p) ir::set_body(result_.program, made[p], std::move(bodies[p]));
+    return made;
+  }
+
+  Instruction begin_part(const ops::PartitionRow& row, int p, int parts) const {
+    Instruction part = *whole_;
+    part.label = fmt::format("{}/{}", whole_->label, p);
+    part.attributes = attributes_of_part(row, p, parts);
+    return part;
+  }
+
+  // Notes the parts of the results, for those that read them.
+  void know(const Instruction& whole, const ops::PartitionRow& row, const std::vector<Instruction>& made) {
     for (std::size_t r = 0; r < whole.results.size(); ++r) {
-      if (row.results[r] == ops::cumulative)
-        parts_[whole.results[r].value] = made[r];
-      else if (row.results[r] != ops::accumulated)
-        finish(whole, r, row.results[r], made[r], filled[r]);
+      if (row.results[r] == ops::accumulated || row.results[r] == ops::none) continue;
+      std::vector<TensorId>& parts = parts_[whole.results[r].value];
+      parts.clear();
+      for (const Instruction& part : made) parts.push_back(part.results[r]);
     }
   }
 
@@ -298,23 +337,27 @@ class Rewriter {
       tile.shape.set(-1, tile.shape.back() / parts);
       return program.add_value(tile);
     }
-    if (copies(id) || (axis == 0 && !whole_users_[id.index()])) {
+    const bool in_body = scratch_.valid() && source_.root(id) == scratch_;
+    if (in_body || copies(id) || (axis == 0 && !whole_users_[id.index()])) {
       const TensorId storage = source_[id].storage;
-      return program.add_value(axis == 0 ? slice_type(id, parts) : type,
-                               storage.valid() ? operand(storage, axis, p, parts) : TensorId{});
+      return program.add_value(
+          axis == 0 ? slice_type(id, parts) : type,
+          storage.valid() && storage != scratch_ ? operand(storage, axis, p, parts) : TensorId{});
     }
     program[id].kind = ir::TensorKind::view;
     if (axis == ops::irregular) return program.add_value(type, id, Slice{0, p, parts});
     return program.add_value(slice_type(id, parts), id, slice(id, p, parts));
   }
 
-  // filled: of an irregular result, per part, what says which slots it fills.
-  void finish(const Instruction& whole, std::size_t r, Axis axis, const std::vector<TensorId>& made,
-              const std::vector<TensorId>& filled) {
+  // Joins the parts of result r where something reads the whole.
+  void finish(const Instruction& whole, std::size_t r, const ops::PartitionRow& row,
+              const std::vector<Instruction>& parts) {
+    whole_ = &whole;
     const TensorId id = whole.results[r];
-    parts_[id.value] = made;
+    const Axis axis = row.results[r];
     if (copies(id)) copied_[id.value] = pipeline(std::size_t(origin_));
     if (!whole_users_[id.index()]) return;
+    const std::vector<TensorId> made = parts_[id.value];
     if (axis == ops::partial) {
       join("sum", whole, id, made);
     } else if (names_rows(id, axis)) {
@@ -323,6 +366,8 @@ class Rewriter {
     } else if (axis == ops::last && is_all_to_all(whole)) {  // tiles that a product makes are read by all-to-alls alone
       place_columns(whole, id, made);
     } else if (copies(id)) {
+      std::vector<TensorId> filled;
+      for (const Instruction& part : parts) filled.push_back(filled_rows(part, row, source_.type(id)));
       join_copies(whole, id, axis, made, filled);
     }
   }
@@ -431,7 +476,7 @@ class Rewriter {
   Rewritten result_;
   int origin_ = 0;
   const Instruction* whole_ = nullptr;                             // the instruction that is being split
-  std::vector<TensorId> previous_;                                 // the results of the part before
+  TensorId scratch_ = {};                                          // of the repeat whose body is being split, if one is
   std::vector<bool> per_token_, received_, whole_users_;           // by tensor
   std::unordered_map<std::int32_t, std::vector<TensorId>> parts_;  // by whole tensor; looked up only
   std::unordered_map<std::int32_t, int> copied_;                   // by whole tensor: the pipeline of its parts

@@ -19,7 +19,7 @@ using ir::Role;
 
 // False if no tokens travel: rows are found from the all-to-alls on.
 bool has_rows(const AxisRows& rows) {
-  return std::ranges::any_of(rows, [](const ops::PartitionRow* row) { return row != nullptr; });
+  return std::ranges::any_of(rows, [](const auto& row) { return row != nullptr; });
 }
 
 // The split that has every helper which some split of the step by this cut may need.

@@ -102,7 +102,7 @@ output y = %6
   std::vector<ir::InstructionId> all;
   for (int i = 0; i < 6; ++i) all.push_back({i});
   const schedule::AxisRows rows = schedule::infer_axes(p, all);
-  REQUIRE(std::all_of(rows.begin(), rows.end(), [](auto* row) { return row != nullptr; }));
+  REQUIRE(std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row != nullptr; }));
   CHECK(rows[0]->operands[0] == 0);
   CHECK(rows[1]->results[0] == ops::irregular);
   CHECK(rows[5]->operands == std::vector<ops::Axis>{0, ops::none, ops::none});

@@ -2,11 +2,14 @@
 // large as planned for a smaller imbalance, in as many rounds as that takes.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <iterator>
+#include <map>
 
 #include "declared_costs.h"
 #include "lancet/ir/program.h"
 #include "lancet/planner/planner.h"
+#include "lancet/schedule/step.h"
 #include "routers.h"
 #include "temporary_folder.h"
 #include "train/meshes.h"
@@ -73,7 +76,122 @@ void send_all_to_one_expert(train::Trainer& trainer) {
   }
 }
 
+// Eight blocks, of which four are MoE layers: no other weight gradients are split by parts than those of further rounds.
+config::Config with_parts(int ranks) {
+  config::Config config = test::mesh_config(ranks);
+  config.model.n_layer = 8;
+  config.model.router = config::Router::top_k;
+  config.model.num_experts_per_tok = 2;
+  config.train.micro_batch_size = 16 / ranks;
+  config.train.clip_grad = 0;
+  config.mesh.expert = ranks;
+  config.overlap.memory_factor = 10;
+  return dropless(config, 0.9);
+}
+
+// Of the slots that the gates gave in the first step: by layer, the windows that each part and those before it take.
+std::vector<std::vector<int>> windows_of_parts(const test::Ran& ran, const config::Config& config, int parts) {
+  const auto rounds = std::ranges::find_if(ran.plan.program.instructions, ir::is_repeat);
+  const std::int64_t slots = rounds->body.front().attributes.integer("slots");
+  const std::int64_t choices = config.train.micro_batch_size * config.train.seq_len * config.model.num_experts_per_tok;
+  std::vector<std::vector<int>> windows(4);
+  for (std::size_t layer = 0; layer < windows.size(); ++layer)
+    for (std::int64_t p = 0, most = 0; p < parts; ++p) {
+      for (const auto& of_rank : ran.routes)
+        for (std::int64_t i = choices * p / parts; i < choices * (p + 1) / parts; ++i)
+          most = std::max<std::int64_t>(most, of_rank[layer][std::size_t(choices + i)]);
+      windows[layer].push_back(int(most / slots) + 1);
+    }
+  return windows;
+}
+
+// Bit for bit, but for the experts' weights: a gradient of 1e-3 or less times lr, summed in another order.
+void check_parameters(const test::Ran& found, const test::Ran& expected) {
+  for (std::size_t rank = 0; rank < expected.parameters.size(); ++rank)
+    for (const auto& [name, bytes] : expected.parameters[rank]) {
+      INFO(name << " of rank " << rank);
+      const std::vector<std::byte>& other = found.parameters[rank].at(name);
+      if (name.find(".experts.") == name.npos) {
+        CHECK((other == bytes));
+        continue;
+      }
+      const auto *a = reinterpret_cast<const float*>(bytes.data()), *b = reinterpret_cast<const float*>(other.data());
+      double apart = 0;
+      for (std::size_t i = 0; i < bytes.size() / sizeof(float); ++i) apart = std::max(apart, std::abs(double(a[i]) - b[i]));
+      CHECK(apart <= 1e-7);
+    }
+}
+
 }  // namespace
+
+TEST_CASE("each part of a layer has the rounds of its own windows") {
+  const int ranks = GENERATE(2, 4);
+  const test::DeclaredCosts costs;
+  config::Config config = with_parts(ranks);
+  config.train.optimizer = config::Optimizer::sgd;
+  config.train.lr = 1e-2;
+  const test::Ran one = run_dropless(config, ranks, 1, &costs);
+  REQUIRE(one.policy() == "sequential");
+  REQUIRE(repeats(one) == 8);
+  const auto of_halves = windows_of_parts(one, config, 2);
+  CHECK(std::ranges::count_if(of_halves, [](const auto& w) { return w[0] == 1 && w[1] > 1; }) > 0);
+  CHECK(one.records[0].rounds.value() > 1);
+  for (const char* policy : {"flowmoe", "lancet", "partition", "lancet_paper"})
+    for (const int parts : {2, 4}) {
+      config.overlap.policy = policy;
+      config.overlap.parts = parts;
+      const test::Ran found = run_dropless(config, ranks, 1, &costs);
+      INFO(policy << " ran " << found.policy() << " in " << parts << " parts on " << ranks << " ranks");
+      CHECK(schedule::most_parts(found.plan.program) == parts);
+      CHECK(repeats(found) > 8);
+      CHECK(found.routes == one.routes);
+      CHECK(found.records[0].rounds == one.records[0].rounds);
+      CHECK(found.records[0].loss == Approx(one.records[0].loss).epsilon(1e-7));
+      check_parameters(found, one);
+    }
+}
+
+TEST_CASE("parts of a layer without drops train like one rank") {
+  const test::DeclaredCosts costs;
+  config::Config config = with_parts(1);
+  const test::Records expected = test::run_steps(config, 1, 4, {}, &costs);
+  const int ranks = GENERATE(2, 4);
+  config = with_parts(ranks);
+  for (const char* policy : {"flowmoe", "lancet"}) {
+    config.overlap.policy = policy;
+    config.overlap.parts = 4;
+    INFO(policy << " on " << ranks << " ranks");
+    check_dropless(test::run_steps(config, ranks, 4, {}, &costs), expected, 1e-5);
+  }
+}
+
+TEST_CASE("repeats of parts read their own counts and take turns in memory") {
+  const test::DeclaredCosts costs;
+  config::Config config = with_parts(2);
+  config.overlap.policy = "flowmoe";
+  config.overlap.parts = 2;
+  const ir::Plan plan = run_dropless(config, 2, 1, &costs).plan;
+  std::map<std::string, std::vector<const ir::Instruction*>> parts;  // by layer and pass
+  for (const ir::Instruction& at : plan.program.instructions)
+    if (ir::is_repeat(at)) parts[at.label.substr(0, at.label.rfind('/')) + std::string(name(at.role))].push_back(&at);
+  REQUIRE(parts.size() == 8);
+  const ir::Program& program = plan.program;
+  for (const auto& [layer, repeats] : parts) {
+    INFO(layer);
+    REQUIRE(repeats.size() == 2);
+    CHECK(repeats[0]->operands[ir::repeat_count] != repeats[1]->operands[ir::repeat_count]);
+    const ir::TensorId scratch[] = {repeats[0]->results[ir::repeat_scratch], repeats[1]->results[ir::repeat_scratch]};
+    const std::int64_t begin[] = {plan.offsets[scratch[0].index()], plan.offsets[scratch[1].index()]};
+    CHECK(begin[0] < begin[1] + ir::bytes(program.type(scratch[1])));
+    CHECK(begin[1] < begin[0] + ir::bytes(program.type(scratch[0])));
+    for (std::size_t i = 0; i < repeats[0]->body.size(); ++i) {
+      const ir::Instruction &first = repeats[0]->body[i], &second = repeats[1]->body[i];
+      CHECK(first.op == second.op);
+      if (first.op == "all_to_all_counts") CHECK(second.operands.size() == 1);
+      if (first.op == "expert_linear_dw") CHECK(program.region(first.results[0]) == program.region(second.results[0]));
+    }
+  }
+}
 
 TEST_CASE("nothing is dropped, whatever the routing") {
   const auto route = GENERATE(from_range(droppable_routes()));

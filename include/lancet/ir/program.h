@@ -253,6 +253,11 @@ inline constexpr std::size_t repeat_round = 0, repeat_scratch = 1;  // results
 
 inline bool is_repeat(const Instruction& instruction) { return !instruction.body.empty(); }
 
+// Makes these the body of a repeat that has its count and its round: completes its operands and results by what they
+// read and update outside, and puts what they make in memory of its own in a new scratch. Throws InternalError if the
+// body is not closed.
+void set_body(Program& program, Instruction& repeat, std::vector<Instruction> body);
+
 // Success if the instruction has no body, or one that is closed: it reads operands of the repeat, the round and what it
 // has made itself and not overwritten; it makes slices of the scratch, and the repeat's other results, each of them, in
 // the memory of its operands; no instruction in it has a body. The error says which instruction of the body is wrong.

@@ -105,6 +105,7 @@ struct PartitionRow {
   SplitIn in = SplitIn::both;
   std::vector<std::string_view> divided = {};
   bool placed = false;
+  std::vector<const PartitionRow*> body = {};  // of a repeat: the rows of the instructions of its body
   bool in_time() const { return in != SplitIn::space; }
   bool in_space() const { return in != SplitIn::time; }
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -13,8 +14,9 @@
 
 namespace lancet::schedule {
 
-// Per instruction of the Program: the row of its op's partition table, or null if it stays whole.
-using AxisRows = std::vector<const ops::PartitionRow*>;
+// Per instruction of the Program: the row of its op's partition table, or null if it stays whole. A repeat has a row if
+// every instruction of its body has one: it is made of those.
+using AxisRows = std::vector<std::shared_ptr<const ops::PartitionRow>>;
 
 // Starts from the all-to-alls of `members` (irregular on both sides), without one from the first axis of the sequences
 // that the model is given, and follows tensors from instruction to instruction: each takes the first row of its op that

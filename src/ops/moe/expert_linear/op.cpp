@@ -76,7 +76,7 @@ const OpDef table[] = {
      .kind = Kind::product},
     {.name = "expert_linear_dw",
      .forms = {{"dy[e,~r,n] x[e,~r,k] rows:i32[e,~*] -> +dw:f32[e,n,k] +db:f32[e,n]",
-                "e /tokens, ~ space /tokens, n space, k space db=whole"}},
+                "~ time /tokens, e /tokens, ~ space /tokens, n space, k space db=whole"}},
      .work = work_dw,
      .samples = {of("e=4 r=8 n=16 k=24 +dw +db", sample_route), of("e=4 r=8 n=16 k=32 bf16", sample_route),
                  of("e=4 r=8 n=16 k=24", groups_route)},

@@ -21,7 +21,7 @@ Work work_zeros(const OpInput& in) {
 const OpDef table[] = {
     {.name = "zero", .forms = {{"&t:f32[...] ->"}}, .work = work, .samples = {of("...=9,7")}},
     {.name = "zeros",
-     .forms = {{"t[...] -> zeros[...]", "0 space, 1 space, 2 space, - space"}},
+     .forms = {{"t[...] -> zeros[...]", "0, 1 space, 2 space, - space"}},
      .check = check_zeros,
      .work = work_zeros,
      .samples = {of("...=2,4,7"), of("...=2,4,32 bf16"), of("...=2,4,8 bf16", {{"f32", 1}})}},

@@ -46,7 +46,7 @@ const OpDef table[] = {
      .ragged = Ragged{{}, {}, 2, 1, 2}},
     {.name = "window",
      .forms = {{"slot:i32[t,k] filled:i32[e,2] round:i32[1] -> slot:i32[t,k] filled:i32[e,2]",
-                "t space filled=partial /slots"}},
+                "t time filled=irregular round=cumulative, t space filled=partial /slots"}},
      .check = check_slots,
      .work = work,
      .samples = {of("t=16 k=1 e=4", windows_of_round(16, 3)), of("t=24 k=1 e=4", windows_of_round(24, 5)),
