@@ -105,20 +105,20 @@ class Schedules {
     arena_bytes_ = std::min(arena_bytes_, bytes_of(request.overlap.memory_factor));
   }
 
-  // The shortest schedule of the policy, or of those that it contains, that fits the request, or of all; null if none
-  // does. Ties, up to the rounding of sums, go to the policy that the table lists first.
-  const Scheduled* best(std::size_t policy, bool of_all = false) {
+  // The shortest schedule of the policy, or of those that it contains, that fits overlap.memory_factor and the budget;
+  // null if none does. Ties, up to the rounding of sums, go to the policy that the table lists first.
+  const Scheduled* best(std::size_t policy, bool within_budget = true) {
     const Scheduled* best = nullptr;
     const auto lacks_parts = [&](const Scheduled& one) {
       return forces_parts() && schedule::most_parts(one.whole().program) == 1;
     };
     const auto consider = [&](const Scheduled* one) {
-      if (!one || !(of_all || fits(*one))) return;
+      if (!one || !fits(*one, within_budget)) return;
       if (!best || lacks_parts(*best) > lacks_parts(*one) ||
           (lacks_parts(*best) == lacks_parts(*one) && schedule::is_shorter(one->whole(), best->whole())))
         best = one;
     };
-    for (const std::size_t from : starts(policy)) consider(this->best(from, of_all));
+    for (const std::size_t from : starts(policy)) consider(this->best(from, within_budget));
     for (std::size_t step = 0; step < steps_of(policy); ++step)
       for (const std::shared_ptr<const Scheduled>& one : of(policy, step)) consider(one.get());
     return best;
@@ -146,7 +146,8 @@ class Schedules {
     return factor == 0 ? std::numeric_limits<std::int64_t>::max() : std::int64_t(factor * double(in_turns_bytes_));
   }
   bool forces_parts() const { return request_.overlap.parts > 1; }
-  bool fits(const Scheduled& one) const {
+  bool fits(const Scheduled& one, bool within_budget) const {
+    if (!within_budget) return one.arena_bytes <= bytes_of(request_.overlap.memory_factor);
     return one.arena_bytes <= arena_bytes_ &&
            (request_.budget() == 0 || one.resident_bytes + one.arena_bytes <= request_.budget());
   }
@@ -330,7 +331,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   const Scheduled& chosen = choose(schedules, request, made);
   const std::size_t requested = Schedules::index_of(request.overlap.policy);
   made.chosen = chosen.policy == Schedules::index_of(sequential) ? sequential : policy_table()[requested].name;
-  made.memory_binds = schedules.best(requested) != schedules.best(requested, true);
+  made.memory_binds = schedules.best(requested) != schedules.best(requested, false);
   made.why_not_across_steps = why_ends_in_step(chosen, request);
   if (const Scheduled* wanted = schedules.best(requested); wanted && made.chosen == sequential)
     made.why_not_across_steps = why_ends_in_step(*wanted, request);

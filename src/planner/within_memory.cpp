@@ -216,7 +216,7 @@ namespace {
 constexpr std::int64_t mb = 1'000'000;
 
 // Shares of the arena of the step in turns that keeps everything.
-constexpr double kept_shares[] = {1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0};
+constexpr double kept_shares[] = {1, 0.8, 0.6, 0.4, 0.2, 0};
 
 // Times by the costs; by the work alone if there are none, or if they lack an op.
 std::vector<double> times_of(const ir::Program& step, const cost::Costs* costs) {

@@ -93,7 +93,7 @@ struct PlanReport {
   std::vector<PolicyResult> policies;  // the policies that were tried, in the table's order; empty without costs
   std::string requested, chosen;       // names of policies
   std::string why;                     // set if another policy than the requested one runs
-  bool memory_binds = false;           // with more memory the requested policy would have another plan
+  bool memory_binds = false;           // with a larger budget the requested policy would have another plan
   std::string why_not_across_steps;    // set if the requested policy would use overlap.across_steps, and does not
   LowerBound lower_bound;
   std::optional<PlanBounds> bounds;
