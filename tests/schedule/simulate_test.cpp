@@ -1,7 +1,10 @@
 // The simulator: timelines computed by hand, and properties of any program.
 #include "lancet/schedule/simulate.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -185,6 +188,70 @@ TEST_CASE("without interference the simulation is a list schedule") {
     const double launch_ms = seed % 3 * 0.05;
     INFO("seed " << seed);
     check_when(simulate(c.program, c.needed, c.op_costs, no_interference, launch_ms), in_one_pass(c, launch_ms));
+  }
+}
+
+namespace {
+
+// The same law in small steps of time: what may start does, then each stream works for one step at the speed that the
+// streams at work leave it.
+std::vector<ir::Interval> in_small_steps(const RandomCase& c, const Interference& law, double launch_ms, double dt) {
+  const std::size_t count = c.op_costs.size();
+  std::vector<ir::Interval> when(count, {-1, -1});
+  std::vector<double> left(count);
+  const auto stream = [&](std::size_t i) { return std::size_t(c.program.instructions[i].stream); };
+  for (std::int64_t tick = 0; std::ranges::any_of(when, [](const auto& at) { return at.end < 0; }); ++tick) {
+    const double now = double(tick) * dt;
+    std::array<std::optional<std::size_t>, ir::stream_count> runs;
+    for (bool again = true; again;) {
+      again = false;
+      runs = {};
+      std::array<bool, ir::stream_count> taken{};
+      for (std::size_t i = 0; i < count; ++i) {
+        if (when[i].end >= 0 || taken[stream(i)]) continue;
+        taken[stream(i)] = true;
+        const bool ready = when[i].start >= 0 || std::ranges::all_of(c.needed[i], [&](ir::InstructionId j) {
+                             const double signal = stream(j.index()) == stream(i) ? 0 : launch_ms;
+                             return when[j.index()].end >= 0 && when[j.index()].end + signal <= now + 1e-12;
+                           });
+        if (!ready) continue;
+        if (when[i].start < 0) {
+          when[i].start = now;
+          left[i] = c.op_costs[i].ms;
+        }
+        if (left[i] <= 1e-12) {
+          when[i].end = now;
+          again = true;
+        } else {
+          runs[stream(i)] = i;
+        }
+      }
+    }
+    const bool computes = runs[0].has_value(), both = runs[1] && runs[2];
+    const double speed = (computes ? law.network_beside_compute : 1) * (both ? law.network_beside_network : 1);
+    double share = 0;
+    for (const std::size_t message : {1, 2})
+      if (runs[message]) share += c.op_costs[*runs[message]].core_ms / c.op_costs[*runs[message]].ms * speed;
+    for (std::size_t each = 0; each < 3; ++each)
+      if (runs[each]) left[*runs[each]] -= dt * (each == 0 ? std::max(0.1, 1 - share) : speed);
+  }
+  return when;
+}
+
+}  // namespace
+
+TEST_CASE("a simulation in small steps of time ends every instruction at the same time") {
+  constexpr double dt = 1e-3;
+  for (std::uint32_t seed = 1; seed <= 40; ++seed) {
+    INFO("seed " << seed);
+    const RandomCase c = random_case(seed);
+    const Interference interference{1 - seed % 5 * 0.1, 0.5 + seed % 3 * 0.25};
+    const Timeline t = simulate(c.program, c.needed, c.op_costs, interference, seed % 4 * 0.03);
+    const std::vector<ir::Interval> slow = in_small_steps(c, interference, seed % 4 * 0.03, dt);
+    double most = 0;
+    for (std::size_t i = 0; i < slow.size(); ++i) most = std::max(most, std::abs(slow[i].end - t.when[i].end));
+    // A step of time for each end and each launch before it, which a slow stream makes ten of.
+    CHECK(most <= 20 * dt * double(slow.size()));
   }
 }
 
