@@ -111,6 +111,10 @@ std::string schedule_text(const run::PlannedStep& planned) {
     text += fmt::format("  {:<8} in {} parts: {} to {}\n", schedule::pass_of(range.role), range.parts, range.first,
                         range.last);
   if (ranges.empty()) text += "  nothing is split in parts\n";
+  if (std::ranges::any_of(planned.plan.program.instructions, [](const ir::Instruction& at) {
+        return ir::is_repeat(at) && at.role != ir::Role::forward && at.attributes.has("parts");
+      }))
+    text += "  further rounds, where experts get more than buffers hold, sum experts' weight gradients part by part\n";
   if (const auto left = std::ranges::count_if(planned.plan.program.instructions, ir::of_step_before); left > 0)
     text += fmt::format(
         "  {} instructions end the step before: sums of gradients and updates, marked @-1 in the plan\n", left);

@@ -148,5 +148,4 @@ Status verify_body(const Program& program, const Instruction& instruction) {
   return is_repeat(instruction) ? BodyVerifier(program, instruction).run() : Status();
 }
 
-
 }  // namespace lancet::ir

@@ -128,8 +128,7 @@ ir::Program fold_repeats(const ir::Program& program, const ir::Mesh& mesh) {
       continue;
     }
     taken[at.repeated].push_back(at);
-    if (--left[at.repeated] == 0)
-      result.instructions.push_back(folded(result, mesh, std::move(taken[at.repeated])));
+    if (--left[at.repeated] == 0) result.instructions.push_back(folded(result, mesh, std::move(taken[at.repeated])));
   }
   return result;
 }

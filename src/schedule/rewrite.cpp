@@ -8,12 +8,11 @@
 //   Those that were made whole are split by the ops that the cut names (Cut::filled, Cut::received).
 // - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before;
 //   cumulative: the last part's is the whole's, and a part that reads it takes that of the same part.
-// Of a repeat, each part is a repeat with the parts of its body's instructions. What they make in the scratch has memory
-// of its own in the part's scratch, experts' buffers included. Only what is added onto memory outside, weight gradients
-// among it, goes from part to part.
-// With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
-// outside, `concat`, for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops
-// with a continued result take that of the part before as a further operand.
+// Of a repeat, each part is a repeat with the parts of its body's instructions. What they make in the scratch has
+// memory of its own in the part's scratch, experts' buffers included. Only what is added onto memory outside, weight
+// gradients among it, goes from part to part. With pipelines (Split), slices and views of activations become copies:
+// `copy` makes the parts of a tensor from outside, `concat`, for slots of the experts `merge_slots`, makes the whole of
+// one that is read outside. Parts of ops with a continued result take that of the part before as a further operand.
 #include "lancet/schedule/cut.h"
 
 #include <fmt/format.h>
@@ -212,7 +211,8 @@ class Rewriter {
     std::vector<Instruction> made;
     for (int p = 0; p < parts; ++p) {
       Instruction& part = made.emplace_back(begin_part(row, p, parts));
-      part.operands[ir::repeat_count] = operand(whole.operands[ir::repeat_count], row.operands[ir::repeat_count], p, parts);
+      part.operands[ir::repeat_count] =
+          operand(whole.operands[ir::repeat_count], row.operands[ir::repeat_count], p, parts);
       part.results[ir::repeat_round] = result(whole.results[ir::repeat_round], ops::cumulative, p, parts);
     }
     know(whole, row, made);
@@ -340,9 +340,8 @@ class Rewriter {
     const bool in_body = scratch_.valid() && source_.root(id) == scratch_;
     if (in_body || copies(id) || (axis == 0 && !whole_users_[id.index()])) {
       const TensorId storage = source_[id].storage;
-      return program.add_value(
-          axis == 0 ? slice_type(id, parts) : type,
-          storage.valid() && storage != scratch_ ? operand(storage, axis, p, parts) : TensorId{});
+      return program.add_value(axis == 0 ? slice_type(id, parts) : type,
+                               storage.valid() && storage != scratch_ ? operand(storage, axis, p, parts) : TensorId{});
     }
     program[id].kind = ir::TensorKind::view;
     if (axis == ops::irregular) return program.add_value(type, id, Slice{0, p, parts});

@@ -96,6 +96,8 @@ TEST_CASE("training on streams: bf16, micro batches, drops, batch-prioritized ga
 TEST_CASE("training on streams: rounds of layers that drop nothing") {
   auto config = test::small_config();
   config.overlap.policy = GENERATE("sequential", "lancet");
+  config.overlap.memory_factor = 10;
+  if (config.overlap.policy == "lancet") config.overlap.parts = 2;
   config.model.capacity_factor.reset();
   config.model.dropless_imbalance = 0.5;
   check_same(config);

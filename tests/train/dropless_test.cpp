@@ -76,7 +76,8 @@ void send_all_to_one_expert(train::Trainer& trainer) {
   }
 }
 
-// Eight blocks, of which four are MoE layers: no other weight gradients are split by parts than those of further rounds.
+// Eight blocks, of which four are MoE layers: no other weight gradients are split by parts than those of further
+// rounds.
 config::Config with_parts(int ranks) {
   config::Config config = test::mesh_config(ranks);
   config.model.n_layer = 8;
@@ -117,7 +118,8 @@ void check_parameters(const test::Ran& found, const test::Ran& expected) {
       }
       const auto *a = reinterpret_cast<const float*>(bytes.data()), *b = reinterpret_cast<const float*>(other.data());
       double apart = 0;
-      for (std::size_t i = 0; i < bytes.size() / sizeof(float); ++i) apart = std::max(apart, std::abs(double(a[i]) - b[i]));
+      for (std::size_t i = 0; i < bytes.size() / sizeof(float); ++i)
+        apart = std::max(apart, std::abs(double(a[i]) - b[i]));
       CHECK(apart <= 1e-7);
     }
 }
