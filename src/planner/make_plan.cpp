@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
@@ -84,7 +85,7 @@ class Schedules {
       : step_(step),
         overlap_(request.overlap),
         micro_batches_(request.micro_batches),
-        crosses_steps_(why_not_across_steps(request).empty()),
+        crosses_steps_(request.overlap.across_steps),
         pipeline_(pipeline) {}
 
   const Scheduled& of(std::size_t policy) {
@@ -105,17 +106,29 @@ class Schedules {
     const Policy& policy = policy_table()[index];
     Scheduled scheduled =
         policy.from.empty() ? Scheduled{{schedule::program_order(step_), pipeline_}, index} : fastest(policy.from);
-    run(policy.passes, scheduled);
     if (!policy.passes.empty()) scheduled.policy = index;
+    const bool crosses = crosses_steps_ && !policy.border.empty();
+    const auto all = std::span(policy.passes);
+    const auto first = all.first(crosses && micro_batches_ == 1 && overlap_.parts <= 1 ? 1 : 0);
+    run(first, scheduled);
+    Scheduled whole = scheduled;
+    run(all.subspan(first.size()), scheduled);
     if (micro_batches_ > 1) scheduled.run = repeat(policy, scheduled);
-    if (crosses_steps_ && !policy.border.empty()) {
-      if (!scheduled.run) scheduled.run = Made{scheduled.candidate, scheduled.pipeline};
-      run(policy.border, *scheduled.run);
-    }
-    return scheduled;
+    if (!crosses) return scheduled;
+    close(policy, scheduled);
+    if (first.empty()) return scheduled;
+    // Without parts, compute is idle in the forward pass, which is where the end of the step before runs.
+    close(policy, whole);
+    return schedule::is_better(step_, overlap_, whole.whole(), scheduled.whole()) ? whole : scheduled;
   }
 
-  void run(const std::vector<SchedulePass>& passes, Made& state) const {
+  // What is left of the step before runs in the schedule, too.
+  void close(const Policy& policy, Scheduled& scheduled) const {
+    if (!scheduled.run) scheduled.run = Made{scheduled.candidate, scheduled.pipeline};
+    run(policy.border, *scheduled.run);
+  }
+
+  void run(std::span<const SchedulePass> passes, Made& state) const {
     for (const SchedulePass& pass : passes)
       state.candidate = state.pipeline.run(pass.name, std::move(state.candidate), [&](Candidate candidate) {
         return pass.run(step_, overlap_, std::move(candidate));
@@ -193,13 +206,6 @@ const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanRe
   return first;
 }
 
-// Why a schedule leaves nothing to the next step; empty: it does, or its policy never would.
-std::string why_ends_in_step(const Scheduled& scheduled, const PlanRequest& request) {
-  if (policy_table()[scheduled.policy].border.empty() || !request.overlap.across_steps) return "";
-  const std::string may_not = why_not_across_steps(request);
-  return may_not.empty() ? scheduled.whole().why_not_across_steps : may_not;
-}
-
 Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program step, const PlanRequest& request,
                                        Pipeline pipeline, PlanReport* report) {
   if (request.overlap.policy != sequential)
@@ -221,9 +227,8 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   PlanReport made;
   const Scheduled& chosen = choose(schedules, request, made);
   made.chosen = policy_table()[chosen.policy].name;
-  made.why_not_across_steps = why_ends_in_step(chosen, request);
-  if (chosen.policy == Schedules::index_of(sequential))
-    made.why_not_across_steps = why_ends_in_step(schedules.of(request.overlap.policy), request);
+  const bool none = chosen.policy == Schedules::index_of(sequential);
+  made.why_not_across_steps = (none ? schedules.of(request.overlap.policy) : chosen).whole().why_not_across_steps;
   const schedule::Timeline& timeline = chosen.whole().timeline;
   Pipeline passes = chosen.run ? chosen.run->pipeline : chosen.pipeline;
   ir::Plan plan = plan_of(chosen.whole(), passes);
@@ -261,17 +266,6 @@ Result<ir::Plan> schedule_step(const ir::Program& logical, ir::Program program, 
 }
 
 }  // namespace
-
-std::string why_not_across_steps(const PlanRequest& request) {
-  const passes::OptimizeOptions& optimizer = request.optimizer;
-  if (!request.overlap.across_steps) return "overlap.across_steps is false";
-  if (request.gradient_sums.shards) return "";  // at least the gathers of updated weights may
-  if (optimizer.guard) return "train.on_non_finite is skip, so that updates wait for the norm of all gradients";
-  if (optimizer.clip_grad > 0)
-    return fmt::format("train.clip_grad is {}, so that updates wait for the norm of all gradients",
-                       optimizer.clip_grad);
-  return "";
-}
 
 std::vector<PolicyInfo> policies() {
   std::vector<PolicyInfo> result;

@@ -18,6 +18,7 @@ constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pi
 constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
 constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
 constexpr SchedulePass pair_if_shorter{"pair_micro_batches_if_shorter", schedule::pair_micro_batches_if_shorter};
+constexpr SchedulePass fill_gaps{"fill_gaps", schedule::fill_gaps};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 constexpr SchedulePass across_steps{"across_steps", schedule::across_steps};
 constexpr SchedulePass search_orders_with_rings{"search_orders_with_rings", schedule::search_orders_with_rings};
@@ -76,7 +77,7 @@ const Policy table[] = {
      "both, and the backward pass, tiles of experts and rings of products where these pay",
      {"batch", "capacity", "columns", "source_rows", "ring_shards", "micro_batches"},
      {"sequential", "dw"},
-     {search_orders, search_orders_with_rings},
+     {fill_gaps, search_orders, search_orders_with_rings},
      {pair_if_shorter},
      {across_steps}},
     {"auto",

@@ -57,6 +57,9 @@ class OrderSearch {
         fills_at_(std::int64_t((overlap.memory_factor - filler_margin) * double(memory_))),
         thorough_(step.program().instructions.size() <= small_step) {}
 
+  void try_whole() {
+    if (overlap_.parts <= 1) try_split("weight gradients in gaps of the network", step_.whole(cut_named("batch")));
+  }
   void try_split(const std::string& how, const Split& split) {
     Tried tried = this->split(how, split);
     try_all_leads(tried, Orders(tried.chunked.program, tried.chunked.op_costs));
@@ -214,16 +217,17 @@ class OrderSearch {
   // Varies one setting after the other, each time from the best settings found before: the search is linear in
   // settings.
   void try_all_leads(Tried& tried, const Orders& orders) const {
+    const auto leads = leads_.first(most_parts(tried.chunked.program) > 1 ? leads_.size() : 1);  // of parts
     for (bool feed_network : {false, true})
       for (std::int64_t tenths : {10, 9})  // if memory is short, weight gradients that run earlier free some
-        for (double lead : leads_)
+        for (double lead : leads)
           try_options(tried, orders,
                       {.lead = lead,
                        .backward_lead = lead,
                        .feed_network = feed_network,
                        .memory_bytes = fills_at_ / 10 * tenths});
-    for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
-    for (double lead : leads_) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
+    for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.backward_lead = lead; });
+    for (double lead : leads) try_changed(tried, orders, [&](ListOptions& options) { options.lead = lead; });
   }
 
   // The shorter of `best` and the same with one message on the network at a time.
@@ -263,10 +267,17 @@ class OrderSearch {
 
 }  // namespace
 
+Candidate fill_gaps(const Step& step, const config::Overlap& overlap, Candidate candidate) {
+  if (!step.has_all_to_all()) return candidate;
+  OrderSearch search(step, overlap);
+  search.try_whole();
+  return search.best(std::move(candidate));
+}
+
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (!step.has_all_to_all()) return candidate;
   OrderSearch search(step, overlap);
-  if (overlap.parts <= 1) search.try_split("weight gradients in gaps of the network", step.whole(cut_named("batch")));
+  search.try_whole();
   for (const std::vector<Range>& ranges : range_choices(step, overlap))
     for (bool backward : {true, false}) {
       if (backward && !overlap.split_backward) continue;
