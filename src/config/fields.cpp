@@ -266,7 +266,7 @@ constexpr Field table[] = {
         "lancet: also split the backward pass into parts where that is faster; false: as in the paper").when(searches),
     ROW(overlap.across_steps, any(),
         "lancet: where that is faster, the last sums of gradients and updates of a step run beside the forward pass of "
-        "the next one; values stay the same; not with train.clip_grad or train.on_non_finite=skip; false: never")
+        "the next one; values stay the same; false: never")
         .when(searches),
     ROW(overlap.reach, between(-1, 1e6),
         "forced number of groups before and after each MoE layer in its partition range; -1: the fastest")

@@ -13,6 +13,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "lancet/base/hash.h"
 #include "lancet/base/log.h"
@@ -90,7 +91,7 @@ class Schedules {
  public:
   Schedules(const Step& step, const PlanRequest& request, const Pipeline& pipeline)
       : request_(request),
-        crosses_steps_(why_not_across_steps(request).empty()),
+        crosses_steps_(request.overlap.across_steps),
         pipeline_(pipeline),
         arena_bytes_(std::numeric_limits<std::int64_t>::max()),
         in_turns_bytes_(step.arena_bytes()),
@@ -302,13 +303,6 @@ const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanRe
   return first;
 }
 
-// Why a schedule leaves nothing to the next step; empty: it does, or its policy never would.
-std::string why_ends_in_step(const Scheduled& scheduled, const PlanRequest& request) {
-  if (policy_table()[scheduled.policy].border.empty() || !request.overlap.across_steps) return "";
-  const std::string may_not = why_not_across_steps(request);
-  return may_not.empty() ? scheduled.whole().why_not_across_steps : may_not;
-}
-
 Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program step, const PlanRequest& request,
                                        Pipeline pipeline, PlanReport* report) {
   if (request.overlap.policy != sequential)
@@ -332,9 +326,8 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   const std::size_t requested = Schedules::index_of(request.overlap.policy);
   made.chosen = chosen.policy == Schedules::index_of(sequential) ? sequential : policy_table()[requested].name;
   made.memory_binds = schedules.best(requested) != schedules.best(requested, false);
-  made.why_not_across_steps = why_ends_in_step(chosen, request);
-  if (const Scheduled* wanted = schedules.best(requested); wanted && made.chosen == sequential)
-    made.why_not_across_steps = why_ends_in_step(*wanted, request);
+  const Scheduled* wanted = schedules.best(requested);
+  made.why_not_across_steps = (wanted ? *wanted : chosen).whole().why_not_across_steps;
   const schedule::Timeline& timeline = chosen.whole().timeline;
   Pipeline passes = chosen.run ? chosen.run->pipeline : chosen.pipeline;
   ir::Plan plan = plan_of(chosen.whole(), passes);
@@ -378,17 +371,6 @@ Result<ir::Plan> schedule_step(const ir::Program& logical, ir::Program program, 
 std::int64_t PlanRequest::budget() const {
   const std::int64_t device = device_bytes > 0 || !costs ? device_bytes : costs->free_bytes().value_or(0);
   return memory_limit > 0 && device > 0 ? std::min(memory_limit, device) : std::max(memory_limit, device);
-}
-
-std::string why_not_across_steps(const PlanRequest& request) {
-  const passes::OptimizeOptions& optimizer = request.optimizer;
-  if (!request.overlap.across_steps) return "overlap.across_steps is false";
-  if (request.gradient_sums.shards) return "";  // at least the gathers of updated weights may
-  if (optimizer.guard) return "train.on_non_finite is skip, so that updates wait for the norm of all gradients";
-  if (optimizer.clip_grad > 0)
-    return fmt::format("train.clip_grad is {}, so that updates wait for the norm of all gradients",
-                       optimizer.clip_grad);
-  return "";
 }
 
 std::vector<PolicyInfo> policies() {

@@ -197,18 +197,16 @@ Status same_header(const ir::Plan& found, const ir::Plan& expected) {
   return {};
 }
 
-Status check_border(const ir::Program& program, const StepModel& model) {
-  LANCET_ASSIGN(PlanRequest request, model.request());
-  std::string why_not = why_not_across_steps(request);
-  const bool some_may = why_not.empty();
-  request.gradient_sums.shards = false;  // why not all that closes the step, where gathers of weights may
-  if (some_may) why_not = why_not_across_steps(request);
+// ir::verify() has checked that what is of the step before closes a step.
+Status check_border(const ir::Program& program, const config::Overlap& overlap) {
   const std::vector<bool> may_cross = schedule::may_cross_steps(program);
   for (std::size_t i = 0; i < may_cross.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
-    if (!ir::of_step_before(at) || (some_may && may_cross[i])) continue;
-    return config_error(fmt::format("instruction [{}]: expected none of the step before, since {}, found {}", i,
-                                    why_not.empty() ? "it does not close the step" : why_not, ir::print(program, at)));
+    if (!ir::of_step_before(at) || (overlap.across_steps && may_cross[i])) continue;
+    return config_error(fmt::format(
+        "instruction [{}]: expected none of the step before, since {}, found {}", i,
+        overlap.across_steps ? "updates wait for a norm that is made of it" : "overlap.across_steps is false",
+        ir::print(program, at)));
   }
   return {};
 }
@@ -232,7 +230,7 @@ Result<ir::Plan> checked_plan(std::string_view text, StepModel model) {
   LANCET_TRY(check_alignment(plan));
   LANCET_TRY(check_predictions(plan));
   LANCET_TRY(check_limit(plan, limit_mb));
-  LANCET_TRY(check_border(plan.program, model));
+  LANCET_TRY(check_border(plan.program, model.config.overlap));
   LANCET_TRY(same_content(plan.program, expected.program));
   return plan;
 }

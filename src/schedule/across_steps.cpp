@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <ranges>
 #include <set>
 
 #include "lancet/ir/dependencies.h"
@@ -38,9 +39,9 @@ constexpr double never = std::numeric_limits<double>::infinity();
 constexpr double cannot = -1;
 
 // What is left is not used in the first share of the next step.
-constexpr double unused[] = {0, 0.01, 0.03, 0.1, 0.2};
+constexpr double unused[] = {0, 0.01, 0.1};
 // The number of times from which on what starts is left.
-constexpr std::size_t most_begins = 12;
+constexpr std::size_t most_begins = 8;
 // How many choices are ordered again, with each of the short leads.
 constexpr std::size_t ordered_again = 4;
 // The gain, as a share of the step, below which a step ends before the next one begins.
@@ -54,19 +55,25 @@ std::vector<bool> reported(const ir::Program& program) {
   return reported;
 }
 
+// By tensor: memory of the norm of the gradients.
+std::vector<bool> norms(const ir::Program& program) {
+  std::vector<bool> norms(program.tensors.size());
+  for (const ir::Output& output : program.outputs)
+    if (output.kind == ir::OutputKind::norm) norms[program.root(output.tensor).index()] = true;
+  return norms;
+}
+
 // True if updates read what the norm of the gradients decides.
 bool updates_wait_for_norm(const ir::Program& program) {
-  std::vector<bool> follows(program.tensors.size());
-  for (const ir::Output& output : program.outputs)
-    if (output.kind == ir::OutputKind::norm) follows[program.root(output.tensor).index()] = true;
-  bool wait = false;
-  for (const ir::Instruction& at : program.instructions) {
+  std::vector<bool> follows = norms(program);
+  for (InstructionId id : ir::in_step_order(program)) {
+    const ir::Instruction& at = program.instructions[id.index()];
     if (!std::ranges::any_of(at.operands, [&](TensorId id) { return bool(follows[program.root(id).index()]); }))
       continue;
-    wait = wait || !at.writes.empty();
+    if (!at.writes.empty()) return true;
     for (TensorId id : at.results) follows[program.root(id).index()] = true;
   }
-  return wait;
+  return false;
 }
 
 // By tensor: the start of the first instruction that uses its memory and does not close the step.
@@ -134,19 +141,13 @@ class Walk {
   }
 
   Order run() {
-    bool in_forward = true;
     for (std::size_t i = left_; i < placed_.size(); ++i) {
-      const ir::Instruction& at = program_.instructions[i];
-      if (in_forward && (at.role == ir::Role::dx || at.role == ir::Role::dw)) {
-        in_forward = false;
-        place_rest();
-      }
       for (InstructionId before : dependencies_[i])
         if (before.index() < left_) place_left(before.index());
-      fill_until(start_of(i), at.stream);
+      fill_until(start_of(i), stream_of(i));
       place(i);
     }
-    place_rest();
+    while (!waiting_.empty()) place_left(waiting_.begin()->second);
     return std::move(order_);
   }
 
@@ -177,9 +178,6 @@ class Walk {
     for (InstructionId before : dependencies_[i]) place_left(before.index());
     place(i);
     waiting_.erase({first_use_[i], i});
-  }
-  void place_rest() {
-    while (!waiting_.empty()) place_left(waiting_.begin()->second);
   }
 
   // Places what can run before an instruction that starts at `time`: messages that start earlier, and computation that
@@ -254,7 +252,8 @@ class BorderSearch {
       for (const double end : unused) try_to_leave(begin, end * candidate_.timeline.makespan);
     std::ranges::stable_sort(tried_, {}, [](const Tried& tried) { return tried.makespan; });
     if (ir::micro_batches(candidate_.program) == 1)
-      for (std::size_t i = 0; i < std::min(ordered_again, tried_.size()); ++i) order_again(tried_[i].left);
+      for (std::size_t i = 0; i < std::min(ordered_again, tried_.size()); ++i)
+        if (sends(tried_[i].left)) order_again(tried_[i].left);
     std::ranges::stable_sort(found_, {}, [](const Candidate& found) { return found.timeline.makespan; });
     return std::move(found_);
   }
@@ -302,6 +301,12 @@ class BorderSearch {
     tried_.push_back({std::move(left), makespan});
   }
 
+  bool sends(const std::vector<bool>& left) const {
+    for (std::size_t i = 0; i < left.size(); ++i)
+      if (left[i] && candidate_.program.instructions[i].stream != Stream::compute) return true;
+    return false;
+  }
+
   // By list scheduling, with the memory of the step without parts and of what crosses the border.
   void order_again(const std::vector<bool>& left) {
     const Rotated list = rotated(candidate_.program, left);
@@ -335,8 +340,15 @@ class BorderSearch {
 std::vector<bool> may_cross_steps(const ir::Program& program) {
   std::vector<bool> may = ir::closes_step(program);
   if (!updates_wait_for_norm(program)) return may;
-  for (std::size_t i = 0; i < may.size(); ++i)
-    may[i] = may[i] && ops::kind(program.instructions[i]) == ops::Kind::flat_all_gather;
+  std::vector<bool> needed = norms(program);  // by tensor: memory that the norm is made of
+  const auto is_needed = [&](TensorId id) { return bool(needed[program.root(id).index()]); };
+  const Order order = ir::in_step_order(program);
+  for (InstructionId id : order | std::views::reverse) {
+    const ir::Instruction& at = program.instructions[id.index()];
+    if (std::ranges::none_of(at.results, is_needed) && std::ranges::none_of(at.writes, is_needed)) continue;
+    may[id.index()] = false;
+    for (TensorId operand : at.operands) needed[program.root(operand).index()] = true;
+  }
   return may;
 }
 
@@ -365,10 +377,10 @@ std::vector<double> first_uses(const Candidate& candidate) {
 
 Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, const std::vector<bool>& left,
                                 const std::vector<double>& first_uses) {
-  const Rotated list = rotated(candidate.program, left);
+  Rotated list = rotated(candidate.program, left);
   const Order order = Walk(list, candidate, first_uses).run();
   const Order source = permuted(list.source, order);
-  ir::Program program = permuted(list.program, order);
+  ir::Program program = permuted(std::move(list.program), order);
   Dependencies needed = ir::dependencies(program);
   join(needed, kept(candidate, left, source));
   std::string how = separated(candidate.how) + describe(program);

@@ -273,11 +273,12 @@ class OrderSearch {
   // Varies one setting after the other, each time from the best settings found before: the search is linear in
   // settings.
   void try_all_leads(Tried& tried) const {
+    const auto leads =
+        std::span(all_leads).first(most_parts(tried.of->chunked().program) > 1 ? std::size(all_leads) : 1);
     for (bool feed_network : {false, true})
-      for (double lead : all_leads)
-        try_options(tried, {.lead = lead, .backward_lead = lead, .feed_network = feed_network});
-    for (double lead : all_leads) try_changed(tried, [&](ListOptions& options) { options.backward_lead = lead; });
-    for (double lead : all_leads) try_changed(tried, [&](ListOptions& options) { options.lead = lead; });
+      for (double lead : leads) try_options(tried, {.lead = lead, .backward_lead = lead, .feed_network = feed_network});
+    for (double lead : leads) try_changed(tried, [&](ListOptions& options) { options.backward_lead = lead; });
+    for (double lead : leads) try_changed(tried, [&](ListOptions& options) { options.lead = lead; });
   }
 
   Candidate candidate(const Tried& tried) const {

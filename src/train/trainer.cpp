@@ -320,6 +320,7 @@ class TrainerImpl final : public Trainer {
     if (emulated_) return of_no_model(record);
     last_record_ = record;
     if (std::isfinite(record.loss) && (!record.is_norm_known || std::isfinite(record.grad_norm))) return record;
+    if (open_ && record.is_norm_known) LANCET_TRY(run_end());  // so that the search begins with sums that are zero
     const NotFinite found = not_finite(record);
     // If the norm is finite, the update has happened and the step cannot be skipped.
     if (config_.train.on_non_finite == config::OnNonFinite::skip && found.searched && !std::isfinite(record.grad_norm))

@@ -237,6 +237,7 @@ class Draw {
       set("overlap.parts", policy == "tutel" ? one_of({2, 4}) : std::min(sequences, one_of({2, 4})));
     replans_ = policy != "sequential" && one_in(6);
     if (replans_) set("overlap.replan", 1);
+    if (policy == "lancet" && one_in(4)) set("overlap.across_steps", false);
   }
 
   // Longer sequences, since a limit counts in MB, and one that leaves half of the arena at most.

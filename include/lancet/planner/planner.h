@@ -118,9 +118,6 @@ Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& 
 // this number of hosts: the step after autodiff, sync and optimize, and its variants in parts.
 Result<std::vector<ir::Program>> programs_to_profile(const ir::Program& logical, const PlanRequest& request, int hosts);
 
-// Why no part of a step may run in the next one; empty: it may.
-std::string why_not_across_steps(const PlanRequest& request);
-
 struct PolicyInfo {
   std::string_view name, what;
   std::span<const std::string_view> cuts = {};  // schedule::all_cuts() and pass_cuts(): those that it may apply

@@ -99,8 +99,8 @@ Candidate search_orders_with_rings(const Step& step, const config::Overlap& over
 // The pass that lets the end of a step run beside the forward pass of the next one (ir/dependencies.h).
 
 // Per instruction, true if the next step may execute it and the values stay the same: it closes the step and, where
-// updates wait for the norm of the gradients (train.clip_grad, train.on_non_finite=skip), gathers updated weights
-// (ZeRO-1). The norm then belongs to its own step.
+// updates wait for the norm of the gradients (train.clip_grad, train.on_non_finite=skip), the norm is not made of it:
+// the norm then belongs to its own step, and updates and gathers of weights (ZeRO-1) may cross.
 std::vector<bool> may_cross_steps(const ir::Program& program);
 
 // Per instruction, the earliest predicted time in the next step at which a tensor is used that it, or what depends on
@@ -111,8 +111,8 @@ std::vector<double> first_uses(const Candidate& candidate);
 // The schedule in which a run begins with what `left` (per instruction) says of the step before; with an instruction,
 // all that depend on it are left. All others keep their order, and what the candidate adds to their dependencies. Sums
 // of gradients wait for an idle network, the most urgent first; updates run in gaps of the compute stream, at the
-// latest before the first instruction that uses what they update, or before the backward pass. first_uses: of the
-// candidate. Simulated: its makespan is the time from one run's start to the next one's.
+// latest before the first instruction that uses what they update. first_uses: of the candidate. Simulated: its makespan
+// is the time from one run's start to the next one's.
 Candidate with_end_in_next_step(const Step& step, const Candidate& candidate, const std::vector<bool>& left,
                                 const std::vector<double>& first_uses);
 
