@@ -8,11 +8,11 @@
 //   Those that were made whole are split by the ops that the cut names (Cut::filled, Cut::received).
 // - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before;
 //   cumulative: the last part's is the whole's, and a part that reads it takes that of the same part.
-// Of a repeat, each part is a repeat with the parts of its body's instructions. What they make in the scratch has
-// memory of its own in the part's scratch, experts' buffers included. Only what is added onto memory outside, weight
-// gradients among it, goes from part to part. With pipelines (Split), slices and views of activations become copies:
-// `copy` makes the parts of a tensor from outside, `concat`, for slots of the experts `merge_slots`, makes the whole of
-// one that is read outside. Parts of ops with a continued result take that of the part before as a further operand.
+// - a repeat: each part is a repeat of the parts of its body. Experts' buffers and what else these make in the scratch
+//   are in the part's own one. Weight gradients, which are accumulated, go from part to part.
+// With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
+// outside, `concat`, for slots of the experts `merge_slots`, makes the whole of one that is read outside. Parts of ops
+// with a continued result take that of the part before as a further operand.
 #include "lancet/schedule/cut.h"
 
 #include <fmt/format.h>
@@ -177,7 +177,7 @@ class Rewriter {
     const std::vector<Instruction> made =
         ir::is_repeat(whole) ? repeats_of(whole, row, parts) : parts_of(whole, row, parts);
     for (const Instruction& part : made) emit(part, origin_);
-    for (std::size_t r = 0; r < whole.results.size(); ++r)
+    for (std::size_t r = 0; r < whole.results.size(); ++r)  // none: the scratch of a repeat
       if (row.results[r] != ops::accumulated && row.results[r] != ops::cumulative && row.results[r] != ops::none)
         finish(whole, r, row, made);
   }
@@ -201,7 +201,12 @@ class Rewriter {
         part.results[r] = result(whole.results[r], row.results[r], p, parts);
       made.push_back(std::move(part));
     }
-    know(whole, row, made);
+    for (std::size_t r = 0; r < whole.results.size(); ++r) {
+      if (row.results[r] == ops::accumulated) continue;
+      std::vector<TensorId>& of_result = parts_[whole.results[r].value];
+      of_result.clear();
+      for (const Instruction& part : made) of_result.push_back(part.results[r]);
+    }
     return made;
   }
 
@@ -213,9 +218,10 @@ class Rewriter {
       Instruction& part = made.emplace_back(begin_part(row, p, parts));
       part.operands[ir::repeat_count] =
           operand(whole.operands[ir::repeat_count], row.operands[ir::repeat_count], p, parts);
-      part.results[ir::repeat_round] = result(whole.results[ir::repeat_round], ops::cumulative, p, parts);
+      const TensorId round = whole.results[ir::repeat_round];
+      part.results[ir::repeat_round] = result(round, ops::cumulative, p, parts);
+      parts_[round.value].push_back(part.results[ir::repeat_round]);
     }
-    know(whole, row, made);
     scratch_ = whole.results[ir::repeat_scratch];
     std::vector<std::vector<Instruction>> bodies(made.size());
     for (std::size_t i = 0; i < whole.body.size(); ++i) {
@@ -232,16 +238,6 @@ class Rewriter {
     part.label = fmt::format("{}/{}", whole_->label, p);
     part.attributes = attributes_of_part(row, p, parts);
     return part;
-  }
-
-  // Notes the parts of the results, for those that read them.
-  void know(const Instruction& whole, const ops::PartitionRow& row, const std::vector<Instruction>& made) {
-    for (std::size_t r = 0; r < whole.results.size(); ++r) {
-      if (row.results[r] == ops::accumulated || row.results[r] == ops::none) continue;
-      std::vector<TensorId>& parts = parts_[whole.results[r].value];
-      parts.clear();
-      for (const Instruction& part : made) parts.push_back(part.results[r]);
-    }
   }
 
   const Cut& this_cut() const { return *split_.cuts[std::size_t(origin_)]; }
