@@ -166,11 +166,6 @@ Status check_stages(const Config& config) {
     return refused("mesh.stage: expected 1 for device \"{}\", found {}", name(config.device), config.mesh.stage);
   if (config.comm.transport == Transport::mirrored)
     return refused("mesh.stage: expected 1 for comm.transport \"mirrored\", found {}", config.mesh.stage);
-  if (config.overlap.policy != "sequential")
-    return refused(
-        "overlap.policy: expected \"sequential\" with mesh.stage = {} (train.pipeline_schedule orders a stage), "
-        "found \"{}\"",
-        config.mesh.stage, config.overlap.policy);
   if (config.overlap.replan > 0)
     return refused("overlap.replan: expected 0 with mesh.stage = {}, found {}", config.mesh.stage,
                    config.overlap.replan);

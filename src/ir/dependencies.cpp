@@ -5,12 +5,19 @@
 // over those that it waits for, each of which also counts itself. It visits the needed instructions from the latest to
 // the earliest and chooses a wait only for one that the clock does not include yet, so each stream needs at most one
 // wait.
+//
+// Plans of pipeline stages meet one another: the two ends of a message, and collectives along the axis `stage`. Whoever
+// reorders a stage keeps the order of these, which StageOrder adds as dependencies: of the messages of one micro batch
+// on one stream, and of the collectives on one stream. A value also arrives only after the stage has sent what it was
+// made from, so that a receive waits for the sends of the passes before its own.
 #include "lancet/ir/dependencies.h"
 
 #include <fmt/format.h>
 #include <algorithm>
 #include <limits>
+#include <utility>
 
+#include "lancet/ir/groups.h"
 #include "lancet/ir/micro_batches.h"
 
 namespace lancet::ir {
@@ -35,12 +42,64 @@ void forget_covered(std::vector<Access>& accesses, const Region& region) {
   std::erase_if(accesses, [&](const Access& access) { return contains(region, access.region); });
 }
 
+bool is_of_stage(const Program& program) {
+  return std::ranges::any_of(program.instructions, [](const Instruction& at) { return between_stages(at.stream); });
+}
+
+class StageOrder {
+ public:
+  explicit StageOrder(const Program& program)
+      : is_of_stage_(is_of_stage(program)), messages_(is_of_stage_ ? std::size_t(micro_batches(program)) : 0) {}
+
+  // Adds the earlier instructions that instruction i has to follow.
+  void add(const Instruction& at, InstructionId id, std::vector<InstructionId>& before) {
+    if (!is_of_stage_) return;
+    const auto follow = [&](InstructionId earlier) {
+      if (earlier.valid()) before.push_back(earlier);
+    };
+    if (!between_stages(at.stream)) {
+      if (!is_along_stages(at)) return;
+      follow(std::exchange(collectives_[std::size_t(at.stream)], id));
+      return;
+    }
+    OfMicroBatch& of = messages_[std::size_t(at.micro_batch)];
+    follow(std::exchange(of.last[std::size_t(at.stream)], id));
+    const std::int64_t chunk = at.attributes.integer(chunk_attribute, 0);
+    const auto last = [](const std::vector<Sent>& sends, auto is_earlier) {
+      const auto found =
+          std::find_if(sends.rbegin(), sends.rend(), [&](const Sent& of) { return is_earlier(of.chunk); });
+      return found == sends.rend() ? InstructionId() : found->id;
+    };
+    const auto any = [](std::int64_t) { return true; };
+    if (at.stream == Stream::send_next) of.next.push_back({id, chunk});
+    if (at.stream == Stream::send_previous) of.previous.push_back({id, chunk});
+    if (at.stream == Stream::receive_previous) follow(last(of.next, [&](std::int64_t sent) { return sent < chunk; }));
+    if (at.stream != Stream::receive_next) return;
+    follow(last(of.next, any));
+    follow(last(of.previous, [&](std::int64_t sent) { return sent > chunk; }));
+  }
+
+ private:
+  struct Sent {
+    InstructionId id;
+    std::int64_t chunk;
+  };
+  struct OfMicroBatch {
+    std::array<InstructionId, stream_count> last{};
+    std::vector<Sent> next, previous;  // of the forward, of the backward pass
+  };
+  const bool is_of_stage_;
+  std::vector<OfMicroBatch> messages_;
+  std::array<InstructionId, stream_count> collectives_{};
+};
+
 }  // namespace
 
 std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
   std::vector<History> history(program.tensors.size());
   std::vector<std::vector<InstructionId>> result(program.instructions.size());
   std::vector<Region> writes, reads;  // of an instruction; here, so that their memory serves all
+  StageOrder stages(program);
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     auto& before = result[i];
@@ -54,6 +113,7 @@ std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
       collect(history[region.root.index()].writes, region, before);
       collect(history[region.root.index()].reads, region, before);
     }
+    stages.add(instruction, id_of(i), before);
     for (const Region& region : reads) history[region.root.index()].reads.push_back({id_of(i), region});
     for (const Region& region : writes) {
       History& memory = history[region.root.index()];
@@ -140,6 +200,7 @@ bool are_apart(const std::vector<Life>& a, const std::vector<Life>& b) {
 
 std::vector<bool> gradient_all_reduces(const Program& program) {
   std::vector<bool> made_backward(program.tensors.size()), result(program.instructions.size());
+  const bool of_stage = is_of_stage(program);
   for (const Instruction& at : program.instructions) {
     const bool backward = at.role == Role::dx || at.role == Role::dw;
     for (std::size_t r = 0; backward && r < at.results.size(); ++r) {
@@ -149,7 +210,8 @@ std::vector<bool> gradient_all_reduces(const Program& program) {
   }
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& at = program.instructions[i];
-    result[i] = at.stream == Stream::reduce && std::any_of(at.operands.begin(), at.operands.end(), [&](TensorId id) {
+    result[i] = at.stream == Stream::reduce && !(of_stage && is_along_stages(at)) &&
+                std::any_of(at.operands.begin(), at.operands.end(), [&](TensorId id) {
                   const bool slice = program[id].kind == TensorKind::view && program[id].slice;
                   return made_backward[id.index()] || (slice && made_backward[program[id].storage.index()]);
                 });

@@ -64,6 +64,12 @@ std::vector<int> ranks_of(std::string_view key, const Mesh& mesh, int rank) {
   return ranks;
 }
 
+bool is_along_stages(const Instruction& instruction) {
+  if (instruction.stream != Stream::expert && instruction.stream != Stream::reduce) return false;
+  const Axes axes = group_of(instruction);
+  return axes.empty() || axes.has(Axis::stage);
+}
+
 std::optional<int> neighbour(const Mesh& mesh, int rank, Stream stream) {
   const int stages = mesh[Axis::stage], stride = mesh.ranks() / stages;
   const bool next = stream == Stream::send_next || stream == Stream::receive_next;

@@ -201,8 +201,13 @@ class Stage {
     const Instruction& at = source_.instructions[maker];
     const bool from_previous = cut_.chunk[maker] < chunk;
     now(chunk, id) = ops::append(program(), from_previous ? "receive_previous" : "receive_next", {},
-                                 of_type(source_.type(id)), at.role, at.label)[0];
+                                 in_chunk(chunk, of_type(source_.type(id))), at.role, at.label)[0];
     send(maker, id, chunk);
+  }
+
+  ops::Attributes in_chunk(int chunk, ops::Attributes attributes = {}) const {
+    if (const int lap = chunk / cut_.stages; lap > 0) attributes.set(ir::chunk_attribute, std::int64_t(lap));
+    return attributes;
   }
 
   // To the neighbour that is farther from the maker.
@@ -210,9 +215,9 @@ class Stage {
     const Instruction& at = source_.instructions[maker];
     const int from = cut_.chunk[maker];
     if (chunk >= from && cut_.farthest[id.index()] > chunk)
-      ops::append(program(), "send_next", {now(chunk, id)}, {}, at.role, at.label);
+      ops::append(program(), "send_next", {now(chunk, id)}, in_chunk(chunk), at.role, at.label);
     if (chunk <= from && cut_.nearest[id.index()] < chunk)
-      ops::append(program(), "send_previous", {now(chunk, id)}, {}, at.role, at.label);
+      ops::append(program(), "send_previous", {now(chunk, id)}, in_chunk(chunk), at.role, at.label);
   }
 
   void emit(std::size_t i) {

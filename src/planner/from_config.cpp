@@ -9,6 +9,7 @@
 #include "lancet/comm/collect.h"
 #include "lancet/passes/passes.h"
 #include "lancet/planner/planner.h"
+#include "lancet/schedule/step.h"
 
 namespace lancet::planner {
 
@@ -205,12 +206,17 @@ Result<std::vector<ir::Program>> programs_to_profile(const StepModel& model, int
   LANCET_ASSIGN(const PlanRequest request, model.request());
   if (model.config.mesh.stage == 1) return programs_to_profile(model.forward, request, hosts);
   LANCET_ASSIGN(std::vector<ir::Program> programs, stage_programs(model.forward, request));
-  if (request.memory_limit == 0) return programs;
-  for (std::size_t stage = 0, stages = programs.size(); stage < stages; ++stage) {
+  for (std::size_t stage = 0, stages = programs.size(); request.memory_limit > 0 && stage < stages; ++stage) {
     const passes::Recomputation values(programs[stage]);
     programs.push_back(values.run(values.candidates()));
   }
-  return programs;
+  if (request.overlap.policy == "sequential") return programs;
+  std::vector<ir::Program> all;
+  for (const ir::Program& program : programs)
+    for (ir::Program& variant :
+         schedule::variants(program, request.overlap, cost::Layout{model.ranks, hosts, request.mesh}))
+      all.push_back(std::move(variant));
+  return all;
 }
 
 Result<std::vector<ir::Plan>> plan_forward(const config::Config& config, const model::BuildOptions& options, int ranks,

@@ -128,10 +128,9 @@ class Schedules {
   std::int64_t arena_bytes() const { return arena_bytes_; }  // that a schedule may have
 
   static std::size_t index_of(std::string_view name) {
-    const auto table = policy_table();
-    const auto it = std::find_if(table.begin(), table.end(), [&](const Policy& p) { return p.name == name; });
-    LANCET_CHECK(it != table.end(), "no policy is named {}", name);
-    return static_cast<std::size_t>(it - table.begin());
+    const Policy* policy = find_policy(name);
+    LANCET_CHECK(policy, "no policy is named {}", name);
+    return static_cast<std::size_t>(policy - policy_table().data());
   }
 
  private:
@@ -402,6 +401,12 @@ Status check_policy(std::string_view name) {
   std::vector<std::string_view> names;
   for (const Policy& policy : policy_table()) names.push_back(policy.name);
   return config_error(fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(names, ", "), name));
+}
+
+Made schedule_micro_batch(const Step& step, std::string_view policy, PlanRequest request, const Pipeline& pipeline) {
+  request.micro_batches = 1;
+  request.overlap.across_steps = false;
+  return Schedules(step, request, pipeline).of(policy);
 }
 
 Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& request) {

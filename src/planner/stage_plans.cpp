@@ -1,5 +1,8 @@
 // The step is cut once its backward pass exists and each instruction is a rank's own. Sums of gradients and updates are
-// then added stage by stage, so that each has those of its own parameters. Stages are simulated, and checked, together.
+// then added stage by stage, so that each has those of its own parameters. The policy schedules each stage's step of
+// one micro batch as it does a step without stages; its schedule is repeated for all micro batches and put in the order
+// of the pipeline schedule. Stages are simulated, and checked, together. A stage in which the policy's schedule needs
+// too much memory runs without overlap, and so do all where the policy is not predicted to be shorter.
 #include <fmt/format.h>
 #include <algorithm>
 #include <optional>
@@ -24,20 +27,26 @@ namespace lancet::planner {
 
 namespace {
 
-// The orders of all stages' instructions under train.pipeline_schedule.
-struct StageOrders {
-  std::vector<schedule::PipelineOrder> stages;
-  std::string how;  // the schedule; of a search, also what it found
-};
-
 using config::PipelineSchedule;
 using schedule::Candidate;
 using Orders = std::vector<schedule::PipelineOrder>;
 using OpCosts = std::vector<std::vector<cost::OpCost>>;  // by stage and instruction
 
-// The order of one stage's program.
-schedule::PipelineOrder one_forward_one_backward(const ir::Program& program, int stage, int stages) {
-  return schedule::in_pipeline_order(program, PipelineSchedule::one_forward_one_backward, stage, stages, {});
+// The orders of all stages' instructions under train.pipeline_schedule.
+struct StageOrders {
+  Orders stages;
+  std::string how;  // the schedule; of a search, also what it found
+  double ms = 0;    // with all costs known
+  bool fits = true;
+
+  // What fits is better, then what is shorter.
+  bool is_better(const StageOrders& other) const { return std::pair(!fits, ms) < std::pair(!other.fits, other.ms); }
+};
+
+// The order of one stage's micro batches.
+schedule::PipelineOrder one_forward_one_backward(const Candidate& all, int stage, int stages) {
+  return schedule::in_pipeline_order(all.program, all.needed, PipelineSchedule::one_forward_one_backward, stage, stages,
+                                     {});
 }
 
 std::int64_t arena_bytes(const schedule::PipelineOrder& order) {
@@ -57,86 +66,89 @@ Result<std::optional<OpCosts>> op_costs_of(std::span<const ir::Program* const> p
   return std::optional(std::move(of_stages));
 }
 
+// How much the arena of each stage may take, which is what a rank may take less what it holds anyway: the memory limit
+// or, without one, `factor` times what the largest rank takes under 1F1B. Unlike devices have memories of their own.
+// sequential: the micro batches of each stage, without overlap.
+std::vector<std::int64_t> most_arena_bytes(std::span<const Made> sequential, const PlanRequest& request,
+                                           double factor) {
+  std::vector<std::int64_t> resident;
+  std::int64_t most = request.memory_limit;
+  for (const Made& one : sequential) resident.push_back(schedule::resident_bytes(one.candidate.program));
+  for (std::size_t stage = 0; stage < resident.size() && request.memory_limit == 0; ++stage) {
+    const auto order = one_forward_one_backward(sequential[stage].candidate, int(stage), int(resident.size()));
+    most = std::max(most, resident[stage] + std::int64_t(factor * double(arena_bytes(order))));
+  }
+  std::vector<std::int64_t> bytes;
+  for (std::size_t stage = 0; stage < resident.size(); ++stage) {
+    const auto free = request.costs ? request.costs->of_stage(int(stage))->free_bytes() : std::nullopt;
+    bytes.push_back(std::min(most, free.value_or(most)) - resident[stage]);
+  }
+  return bytes;
+}
+
+// Puts the micro batches of all stages, as a policy schedules them, in the order of request.pipeline_schedule. Under
+// all but 1f1b no arena is larger than `most_bytes` of its stage, if such an order is found. 1F1B of programs with
+// several chunks is interleaved.
 class Stages {
  public:
-  Stages(std::span<const ir::Program* const> programs, const PlanRequest& request)
-      : programs_(programs), request_(request) {
-    std::int64_t most = 0;
-    for (int stage = 0; stage < count(); ++stage) {
-      plain_.push_back(one_forward_one_backward(*programs_[std::size_t(stage)], stage, count()));
-      if (request.pipeline_schedule != PipelineSchedule::one_forward_one_backward && request.memory_limit == 0)
-        most = std::max(most, arena_bytes(plain_.back()));
-    }
-    for (int stage = 0; stage < count(); ++stage) most_bytes_.push_back(most_arena_bytes(stage, most));
+  Stages(std::span<const Made> made, std::span<const std::int64_t> most_bytes, const PlanRequest& request)
+      : made_(made), most_bytes_(most_bytes), request_(request) {}
+
+  // If the costs lack an op, which they may: weight gradients run beside all-to-alls, searched is zero bubble and
+  // interleaved 1F1B, as zero bubble is where it does not fit.
+  StageOrders untimed() const {
+    constexpr std::string_view why = "since the time of an op is not known";
+    if (asked() == PipelineSchedule::one_forward_one_backward) return {plain(), said()};
+    if (asked() == PipelineSchedule::interleaved) return {plain(), said(fmt::format("1f1b, {}", why))};
+    Orders zero = delayed(true);
+    if (!fits(zero)) return {plain(), said("1f1b, whose memory zero_bubble exceeds")};
+    return {std::move(zero),
+            asked() == PipelineSchedule::zero_bubble ? said() : said(fmt::format("zero_bubble, {}", why))};
   }
 
-  // 1F1B.
-  StageOrders plain() const { return {plain_, said()}; }
-
-  Result<StageOrders> zero_bubble() const {
-    LANCET_ASSIGN(const auto costs, op_costs_of(programs_, request_));
-    if (!costs) return untimed();
-    Found zero = shortest_delayed();
-    if (is_better({plain_, makespan_of(plain_)}, zero)) return StageOrders{plain_, said("1f1b")};
-    return StageOrders{std::move(zero.orders), said()};
+  // With all costs known. 1F1B or, unless that is asked for, the best of it and of zero bubble with weight gradients
+  // beside all-to-alls or not.
+  StageOrders passes_in_order() const {
+    const bool is_plain = asked() == PipelineSchedule::one_forward_one_backward;
+    StageOrders best = timed(plain(), is_plain ? said() : said("1f1b"));
+    if (is_plain) return best;
+    const std::string how = asked() == PipelineSchedule::zero_bubble ? said() : said("zero_bubble");
+    StageOrders apart = timed(delayed(false), how), dealt = timed(delayed(true), how);
+    StageOrders& zero = dealt.ms <= apart.ms ? dealt : apart;
+    return best.is_better(zero) ? best : zero;
   }
 
-  Result<StageOrders> searched() const {
-    LANCET_ASSIGN(const auto costs, op_costs_of(programs_, request_));
-    if (!costs) return untimed();
+  // Under searched and interleaved, a list schedule of all stages; nothing if none fits.
+  std::optional<StageOrders> listed() const {
+    if (asked() != PipelineSchedule::searched && asked() != PipelineSchedule::interleaved) return std::nullopt;
+    std::vector<const ir::Program*> programs;
     std::vector<schedule::Dependencies> needed;
+    for (const Made& one : made_) {
+      programs.push_back(&one.candidate.program);
+      needed.push_back(ir::dependencies(one.candidate.program));
+    }
+    const OpCosts costs = op_costs_of(programs, request_).value().value();
     std::vector<schedule::StageWork> work;
-    for (const ir::Program* program : programs_) needed.push_back(ir::dependencies(*program));
-    for (std::size_t stage = 0; stage < programs_.size(); ++stage)
-      work.push_back({*programs_[stage], needed[stage], (*costs)[stage]});
-    Found zero = shortest_delayed(), plain{plain_, makespan_of(plain_)};
-    const bool is_plain = !is_better(zero, plain);
-    Found& known = is_plain ? plain : zero;
+    for (std::size_t stage = 0; stage < programs.size(); ++stage)
+      work.push_back({*programs[stage], needed[stage], costs[stage]});
     auto found = schedule::search_stages(work, request_.mesh, request_.costs->launch_ms(), most_bytes_);
-    if (found && (found->makespan < known.ms || !fits(known.orders)))
-      return StageOrders{std::move(found->stages), said("a list schedule of all stages")};
-    return StageOrders{std::move(known.orders), said(is_plain ? "1f1b" : "zero_bubble")};
+    if (!found) return std::nullopt;
+    return StageOrders{std::move(found->stages), said("a list schedule of all stages"), found->makespan};
   }
 
  private:
-  struct Found {
-    Orders orders;
-    double ms;
-  };
-
-  int count() const { return int(programs_.size()); }
-
-  bool fits(const Orders& orders) const {
-    for (std::size_t stage = 0; stage < orders.size(); ++stage)
-      if (arena_bytes(orders[stage]) > most_bytes_[stage]) return false;
-    return true;
-  }
-  // What fits is better, then what is shorter.
-  bool is_better(const Found& a, const Found& b) const {
-    return std::pair(!fits(a.orders), a.ms) < std::pair(!fits(b.orders), b.ms);
-  }
-
-  // most_plain: the largest arena of all stages under 1F1B, in bytes. Unlike devices have memories of their own.
-  std::int64_t most_arena_bytes(int stage, std::int64_t most_plain) const {
-    const std::int64_t resident = schedule::resident_bytes(*programs_[std::size_t(stage)]);
-    const std::int64_t most = request_.memory_limit > 0 ? request_.memory_limit - resident : most_plain;
-    const auto free = request_.costs ? request_.costs->of_stage(stage)->free_bytes() : std::nullopt;
-    return free ? std::min(most, *free - resident) : most;
-  }
+  int count() const { return int(made_.size()); }
+  const Candidate& of(int stage) const { return made_[std::size_t(stage)].candidate; }
+  PipelineSchedule asked() const { return request_.pipeline_schedule; }
 
   std::string said(std::string_view found = "") const {
-    return fmt::format("{}{}{}", name(request_.pipeline_schedule), found.empty() ? "" : ": ", found);
+    return fmt::format("{}{}{}", name(asked()), found.empty() ? "" : ": ", found);
   }
-  // Without the times of ops: zero bubble, which is close to the best without them, or 1F1B if that does not fit or the
-  // stages interleave.
-  StageOrders untimed() const {
-    constexpr std::string_view why = "since the time of an op is not known";
-    if (request_.pipeline_schedule == PipelineSchedule::interleaved)
-      return {plain_, said(fmt::format("1f1b, {}", why))};
-    Orders zero = delayed(true);
-    const bool asked = request_.pipeline_schedule == PipelineSchedule::zero_bubble;
-    if (!fits(zero)) return {plain_, said("1f1b, whose memory zero_bubble exceeds")};
-    return {std::move(zero), asked ? said() : said(fmt::format("zero_bubble, {}", why))};
+
+  Orders plain() const {
+    Orders orders;
+    for (int stage = 0; stage < count(); ++stage) orders.push_back(one_forward_one_backward(of(stage), stage, count()));
+    return orders;
   }
 
   // Zero bubble with the longest delays of weight gradients whose arenas are small enough. dealt: over all-to-alls.
@@ -144,7 +156,7 @@ class Stages {
     Orders orders;
     for (int stage = 0; stage < count(); ++stage)
       for (int delay = stage; delay >= 0; --delay) {
-        orders.push_back(schedule::in_pipeline_order(*programs_[std::size_t(stage)], PipelineSchedule::zero_bubble,
+        orders.push_back(schedule::in_pipeline_order(of(stage).program, of(stage).needed, PipelineSchedule::zero_bubble,
                                                      stage, count(), {delay, dealt}));
         if (delay == 0 || arena_bytes(orders.back()) <= most_bytes_[std::size_t(stage)]) break;
         orders.pop_back();
@@ -152,41 +164,28 @@ class Stages {
     return orders;
   }
 
-  Found shortest_delayed() const {
-    Orders dealt = delayed(true), apart = delayed(false);
-    const double dealt_ms = makespan_of(dealt), apart_ms = makespan_of(apart);
-    if (dealt_ms <= apart_ms) return {std::move(dealt), dealt_ms};
-    return {std::move(apart), apart_ms};
+  bool fits(const Orders& orders) const {
+    for (std::size_t stage = 0; stage < orders.size(); ++stage)
+      if (arena_bytes(orders[stage]) > most_bytes_[stage]) return false;
+    return true;
   }
 
-  double makespan_of(const Orders& orders) const {
+  StageOrders timed(Orders orders, std::string how) const {
     std::vector<const ir::Program*> programs;
     for (const schedule::PipelineOrder& order : orders) programs.push_back(&order.program);
     const OpCosts op_costs = op_costs_of(programs, request_).value().value();
     std::vector<schedule::StageWork> work;
     for (std::size_t stage = 0; stage < orders.size(); ++stage)
       work.push_back({orders[stage].program, orders[stage].needed, op_costs[stage]});
-    return schedule::simulate_stages(work, request_.mesh, request_.costs->launch_ms()).makespan;
+    const double ms = schedule::simulate_stages(work, request_.mesh, request_.costs->launch_ms()).makespan;
+    const bool fit = fits(orders);
+    return {std::move(orders), std::move(how), ms, fit};
   }
 
-  const std::span<const ir::Program* const> programs_;
+  const std::span<const Made> made_;
+  const std::span<const std::int64_t> most_bytes_;  // by stage: of its arena
   const PlanRequest& request_;
-  Orders plain_;
-  std::vector<std::int64_t> most_bytes_;  // by stage: of its arena
 };
-
-// programs: of all stages, with all micro batches. Under all but 1f1b no arena is larger than the largest under 1F1B,
-// nor than request.memory_limit and the stage's device leave, if such an order is found. 1F1B of programs with several
-// chunks is interleaved. With all costs known, of the orders that keep to this none is predicted shorter than the one
-// that is taken: zero bubble takes the shorter of itself, with weight gradients beside all-to-alls or not, and 1F1B;
-// searched and interleaved also try a list schedule. If the costs lack an op, which they may, weight gradients run
-// beside all-to-alls, searched is zero bubble and interleaved 1F1B. Errors: an op that they may not lack.
-Result<StageOrders> stage_orders(std::span<const ir::Program* const> programs, const PlanRequest& request) {
-  const Stages stages(programs, request);
-  if (request.pipeline_schedule == PipelineSchedule::one_forward_one_backward) return stages.plain();
-  if (request.pipeline_schedule == PipelineSchedule::zero_bubble) return stages.zero_bubble();
-  return stages.searched();
-}
 
 // The stages' programs of one micro batch, with their updates.
 Result<std::vector<Made>> steps_of(const ir::Program& logical, const PlanRequest& request) {
@@ -207,7 +206,7 @@ Result<std::vector<Made>> steps_of(const ir::Program& logical, const PlanRequest
 Status recompute(std::vector<Made>& made, const PlanRequest& request) {
   const int stages = int(made.size());
   const auto repeated = [&](const ir::Program& step) {
-    return schedule::in_micro_batches(unpredicted(step), request.micro_batches).program;
+    return schedule::in_micro_batches(unpredicted(step), request.micro_batches);
   };
   std::int64_t most = 0;
   for (int stage = 0; stage < stages; ++stage) {
@@ -216,7 +215,7 @@ Status recompute(std::vector<Made>& made, const PlanRequest& request) {
         [&](const ir::Program& step) { return arena_bytes(one_forward_one_backward(repeated(step), stage, stages)); },
         std::min(stages - stage, request.micro_batches)};
     ir::Program step = std::move(one.candidate.program);
-    const std::int64_t resident = schedule::resident_bytes(repeated(step));
+    const std::int64_t resident = schedule::resident_bytes(repeated(step).program);
     most = std::max(most, recompute_within_memory(step, resident, request, order, one.pipeline));
     one.candidate = unpredicted(std::move(step));
   }
@@ -229,19 +228,80 @@ std::vector<const ir::Program*> programs_of(const std::vector<Made>& made) {
   return programs;
 }
 
-// Puts all stages in the order of the request.
-Status order(std::vector<Made>& made, const PlanRequest& request) {
-  LANCET_ASSIGN(StageOrders orders, stage_orders(programs_of(made), request));
-  for (std::size_t stage = 0; stage < made.size(); ++stage)
-    made[stage].candidate =
-        made[stage].pipeline.run("pipeline_order", std::move(made[stage].candidate), [&](const Candidate&) {
-          Candidate candidate;
-          candidate.how = orders.how;
-          candidate.program = std::move(orders.stages[stage].program);
-          candidate.needed = std::move(orders.stages[stage].needed);
-          return candidate;
-        });
-  return {};
+// All stages as a policy schedules their micro batches.
+struct Tried {
+  std::string_view policy;
+  std::vector<Made> made;  // by stage
+};
+
+// Without overlap, by the policy of the request, and by those that it starts from. A stage in which a policy's 1F1B
+// needs too much memory runs without overlap. steps: of one micro batch. Error: an op that the costs lack.
+Result<std::vector<Tried>> by_policies(const std::vector<Made>& steps, Tried sequential,
+                                       std::span<const std::int64_t> most_bytes, const PlanRequest& request) {
+  std::vector<Tried> tried{std::move(sequential)};
+  const Policy& asked = *find_policy(request.overlap.policy);
+  std::vector<std::string_view> names{asked.name};
+  names.insert(names.end(), asked.from.begin(), asked.from.end());
+  for (const std::string_view name : names)
+    if (name != planner::sequential && !find_policy(name)->passes.empty()) tried.push_back({name, {}});
+  for (std::size_t stage = 0; stage < steps.size() && tried.size() > 1; ++stage) {
+    const auto costs = request.costs->of_stage(int(stage));
+    LANCET_ASSIGN(const schedule::Step step,
+                  schedule::Step::make(steps[stage].candidate.program, *costs, schedule::part_counts(request.overlap)));
+    for (std::size_t i = 1; i < tried.size(); ++i) {
+      Made one = schedule_micro_batch(step, tried[i].policy, request, steps[stage].pipeline);
+      repeat(one, request.micro_batches);
+      const auto order = one_forward_one_backward(one.candidate, int(stage), int(steps.size()));
+      tried[i].made.push_back(arena_bytes(order) <= most_bytes[stage] ? std::move(one) : tried[0].made[stage]);
+    }
+  }
+  return tried;
+}
+
+// Schedules all stages by the policy of the request, in the order of its pipeline schedule. With all costs known, no
+// order that was tried and fits is shorter than the one that is taken.
+Result<StageOrders> order(std::vector<Made>& made, const PlanRequest& request, PlanReport& report) {
+  std::vector<Made> all = made;
+  for (Made& one : all) repeat(one, request.micro_batches);
+  LANCET_ASSIGN(const std::optional<OpCosts> op_costs, op_costs_of(programs_of(all), request));
+  const std::vector<std::int64_t> most = most_arena_bytes(all, request, 1);
+  report.requested = request.overlap.policy;
+  report.chosen = sequential;
+  if (!op_costs) {
+    if (find_policy(request.overlap.policy)->name != sequential)
+      return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
+    made = std::move(all);
+    return Stages(made, most, request).untimed();
+  }
+  const std::vector<std::int64_t> of_policies = most_arena_bytes(all, request, request.overlap.memory_factor);
+  LANCET_ASSIGN(std::vector<Tried> tried, by_policies(made, {sequential, std::move(all)}, of_policies, request));
+  // A forced number of parts takes the place of whole instructions, however long.
+  const auto is_forced = [&](const Tried& by) {
+    return request.overlap.parts > 1 && std::ranges::any_of(by.made, [](const Made& one) {
+             return schedule::most_parts(one.candidate.program) > 1;
+           });
+  };
+  std::optional<StageOrders> best;
+  Tried* chosen = nullptr;
+  const auto try_orders = [&](Tried& by, std::optional<StageOrders> orders) {
+    if (!orders) return;
+    const bool forced = is_forced(by), was_forced = chosen && is_forced(*chosen);
+    if (best && (forced != was_forced ? was_forced : !orders->is_better(*best))) return;
+    best = std::move(orders);
+    chosen = &by;
+  };
+  const auto stages = [&](const Tried& by) {
+    return Stages(by.made, by.policy == sequential ? most : of_policies, request);
+  };
+  for (Tried& by : tried) try_orders(by, stages(by).passes_in_order());
+  Tried& known = *chosen;
+  try_orders(tried[0], stages(tried[0]).listed());
+  if (&known != &tried[0]) try_orders(known, stages(known).listed());
+  report.chosen = chosen->policy;
+  if (chosen == &tried[0] && tried.size() > 1)
+    report.why = fmt::format("{} runs sequential: nothing is predicted to be shorter", request.overlap.policy);
+  made = std::move(chosen->made);
+  return *std::move(best);
 }
 
 // What no order of these instructions goes below.
@@ -299,14 +359,22 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   LANCET_TRY(check_skip(request.skip));
   LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
   if (request.memory_limit > 0) LANCET_TRY(recompute(made, request));
-  for (Made& one : made) repeat(one, request.micro_batches);
-  LANCET_TRY(order(made, request));
+  PlanReport of_order;
+  LANCET_ASSIGN(StageOrders orders, order(made, request, of_order));
   StageReport times;
-  times.how = made[0].candidate.how;
+  times.how = orders.how;
+  for (std::size_t stage = 0; stage < made.size(); ++stage)
+    made[stage].candidate =
+        made[stage].pipeline.run("pipeline_order", std::move(made[stage].candidate), [&](const Candidate&) {
+          Candidate candidate;
+          candidate.program = std::move(orders.stages[stage].program);
+          candidate.needed = std::move(orders.stages[stage].needed);
+          return candidate;
+        });
   LANCET_ASSIGN(const bool predicted, predict(made, request, times));
   for (std::size_t stage = 0; stage < made.size(); ++stage) {
     ir::Plan& plan = plans.emplace_back(plan_of(made[stage].candidate, made[stage].pipeline));
-    set_step_header(plan, logical, request.overlap.policy, request);
+    set_step_header(plan, logical, of_order.chosen, request);
     plan.header.set("pipeline_schedule", std::string(name(request.pipeline_schedule)));
     plan.header.set("stage", std::int64_t(stage));
     if (!predicted) continue;
@@ -315,10 +383,8 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
     plan.header.set("exposed_ms", made[stage].candidate.timeline.exposed);
   }
   check_together(plans, request.mesh);
-  if (report) {
-    report->passes = made[0].pipeline.runs();
-    report->requested = report->chosen = request.overlap.policy;
-  }
+  of_order.passes = made[0].pipeline.runs();
+  if (report) *report = std::move(of_order);
   if (stages) *stages = std::move(times);
   return plans;
 }

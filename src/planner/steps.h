@@ -82,6 +82,10 @@ struct Made {
 // The pass micro_batches, if there are several.
 void repeat(Made& made, int micro_batches);
 
+// The schedule of a step of one micro batch by a policy, which ends in its own step.
+Made schedule_micro_batch(const schedule::Step& step, std::string_view policy, PlanRequest request,
+                          const Pipeline& pipeline);
+
 // What the plan was made from; of a training step, also the settings of the updates.
 void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh);
 void set_step_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const PlanRequest& request);

@@ -119,6 +119,9 @@ class Scheduler {
       missing_[i] = static_cast<int>(jobs[i].needs.size());
       given_[index(jobs[i].stream)].push_back(std::int32_t(i));
     }
+    for (ir::Stream stream :
+         {ir::Stream::send_next, ir::Stream::receive_previous, ir::Stream::send_previous, ir::Stream::receive_next})
+      if (!given_[index(stream)].empty()) streams_.push_back(stream);
   }
 
   ListSchedule run() {
@@ -161,7 +164,7 @@ class Scheduler {
 
   bool start_some() {
     bool started = false;
-    for (ir::Stream stream : {ir::Stream::expert, ir::Stream::compute, ir::Stream::reduce}) {
+    for (ir::Stream stream : streams_) {
       if (running_[index(stream)].job >= 0 || blocked(stream)) continue;
       const std::int32_t next = pick(stream);
       if (next < 0) continue;
@@ -172,7 +175,7 @@ class Scheduler {
   }
 
   bool blocked(ir::Stream stream) const {
-    if (!options_.shared_network || stream == ir::Stream::compute) return false;
+    if (!options_.shared_network || stream == ir::Stream::compute || ir::between_stages(stream)) return false;
     return running_[index(stream == ir::Stream::expert ? ir::Stream::reduce : ir::Stream::expert)].job >= 0;
   }
 
@@ -289,6 +292,7 @@ class Scheduler {
   const Users users_;
   const std::vector<double> urgency_;  // the longest path from a job's start in ms, less the lead of its part
   std::vector<int> missing_;
+  std::vector<ir::Stream> streams_{ir::Stream::expert, ir::Stream::compute, ir::Stream::reduce};
   std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
   std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it
   Urgent urgent_{&urgency_};

@@ -1,14 +1,21 @@
-// The passes of each micro batch through each chunk are lists of instructions. A schedule is a list of passes, made for
-// a number of micro batches that the stages divide, without the passes of those that there are not: what is left of an
-// order that ends, ends. What is left out of the passes, all-reduces and what closes the step, stays a list of its own
-// in the order of the program; after each instruction its head follows as soon as all that it depends on has been
-// listed. As all stages keep that order, stages that meet in two all-reduces meet in them in one order.
+// The passes of each micro batch through each chunk are lists of instructions, in the order of the policy that has
+// scheduled the step of one micro batch. A schedule is a list of passes, made for a number of micro batches that the
+// stages divide, without the passes of those that there are not: what is left of an order that ends, ends. What is left
+// out of the passes, all-reduces and what closes the step, stays a list of its own in the order of the program; after
+// each instruction its head follows as soon as all that it depends on has been listed. As all stages keep that order,
+// stages that meet in two all-reduces meet in them in one order. What waits for an all-reduce of gradients over several
+// stages, or behind one, would keep the passes of a stage from running that the others wait for; it follows all passes.
+//
+// What the policy adds to the dependencies holds within each pass; passes wait for one another's values alone. A W that
+// the policy has put beside an all-to-all of its own micro batch stays there: it is part of B.
 #include "lancet/schedule/stage_graph.h"
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 
 #include "lancet/ir/dependencies.h"
+#include "lancet/ir/groups.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/schedule/simulate.h"
@@ -27,23 +34,21 @@ struct Passes {
 
 class InPipeline {
  public:
-  InPipeline(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
-             WaitingWeights waiting)
+  InPipeline(const ir::Program& program, const Dependencies& needed, config::PipelineSchedule schedule, int stage,
+             int stages, WaitingWeights waiting)
       : program_(program),
-        zero_bubble_(schedule == config::PipelineSchedule::zero_bubble),
+        needed_(needed),
         stage_(std::size_t(stage)),
         stages_(std::size_t(stages)),
-        delay_(zero_bubble_ ? std::size_t(waiting.delay) : 0),
+        delay_(schedule == config::PipelineSchedule::zero_bubble ? std::size_t(waiting.delay) : 0),
         dealt_(waiting.dealt),
         dependencies_(ir::dependencies(program)),
         listed_(program.instructions.size()),
-        is_weight_(waiting_weights(program, dependencies_)),
-        passes_(std::size_t(ir::micro_batches(program))) {
+        chunks_(chunks_of(program)),
+        passes_(std::size_t(ir::micro_batches(program)), std::vector<Passes>(chunks_)) {
     find_passes();
-    chunks_ = passes_[0].size();
-    for (const auto& of_micro : passes_)
-      LANCET_CHECK(of_micro.size() == chunks_, "the micro batches pass through {} and {} chunks of the stage", chunks_,
-                   of_micro.size());
+    keep_policy();
+    find_last();
   }
 
   PipelineOrder run() {
@@ -54,6 +59,7 @@ class InPipeline {
       if (Passes* backward = k >= warm_up ? pass(k - warm_up, false) : nullptr) list_backward(*backward);
     }
     for (; !waiting_.empty(); waiting_.pop_front()) list_pass(waiting_.front()->weights);
+    late_.insert(late_.end(), last_.begin(), last_.end());
     follow();
     LANCET_CHECK(order_.size() == program_.instructions.size(), "{} of {} instructions are in the order of the stage",
                  order_.size(), program_.instructions.size());
@@ -68,36 +74,93 @@ class InPipeline {
     return micro < passes_.size() ? &passes_[micro][forward ? chunk : chunks_ - 1 - chunk] : nullptr;
   }
 
+  static std::size_t chunks_of(const ir::Program& program) {
+    std::int64_t last = 0;
+    for (const ir::Instruction& at : program.instructions)
+      if (ir::between_stages(at.stream)) last = std::max(last, at.attributes.integer(ir::chunk_attribute, 0));
+    return std::size_t(last) + 1;
+  }
+
+  // A receive begins the pass through its chunk.
   void find_passes() {
     struct Reached {
-      std::size_t chunk = 0;
-      bool in_backward = false, has_computed = false;
+      std::size_t forward, backward;
     };
-    const std::vector<bool> closes = ir::closes_step(program_);
-    std::vector<Reached> reached(passes_.size());
-    for (std::size_t i = 0; i < closes.size(); ++i) {
+    std::vector<PassKind> kinds = pass_kinds(program_, dependencies_);
+    keep_beside(kinds);
+    std::vector<Reached> reached(passes_.size(), {0, chunks_ - 1});
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
       const ir::Instruction& at = program_.instructions[i];
-      if (closes[i] || at.stream == ir::Stream::reduce) {
-        late_.push_back(ir::id_of(i));
-        continue;
-      }
-      auto& [chunk, in_backward, has_computed] = reached[std::size_t(at.micro_batch)];
-      const bool turns_back = !in_backward && at.role != Role::forward;
-      // After computation, the first receive begins another chunk.
-      if (!turns_back && has_computed && ops::kind(at) == ops::Kind::receive) {
-        LANCET_CHECK(!in_backward || chunk > 0, "the backward pass receives more often than the forward pass");
-        chunk += in_backward ? -1 : 1;
-        has_computed = false;
-      }
-      if (turns_back) {
-        in_backward = true;
-        has_computed = false;
-      }
-      has_computed = has_computed || (at.stream == ir::Stream::compute && !at.operands.empty());
-      std::vector<Passes>& passes = passes_[std::size_t(at.micro_batch)];
-      if (passes.size() <= chunk) passes.resize(chunk + 1);
-      Passes& of = passes[chunk];
-      (is_weight_[i] ? of.weights : in_backward ? of.backward : of.forward).push_back(ir::id_of(i));
+      const std::size_t micro = std::size_t(std::max(at.micro_batch, 0));
+      auto& [forward, backward] = reached[micro];
+      const bool is_forward = kinds[i] == PassKind::forward;
+      if (kinds[i] != PassKind::late && ops::kind(at) == ops::Kind::receive)
+        (is_forward ? forward : backward) = std::size_t(at.attributes.integer(ir::chunk_attribute, 0));
+      Passes& of = passes_[micro][is_forward ? forward : backward];
+      (kinds[i] == PassKind::late     ? late_
+       : is_forward                   ? of.forward
+       : kinds[i] == PassKind::weight ? of.weights
+                                      : of.backward)
+          .push_back(ir::id_of(i));
+    }
+  }
+
+  // Makes a part of B what the policy has put beside an all-to-all of B: before the first computation that waits for
+  // it.
+  void keep_beside(std::vector<PassKind>& kinds) const {
+    std::vector<std::size_t> awaited(kinds.size(), kinds.size());  // by instruction: the first computation that waits
+    for (std::size_t i = kinds.size(); i-- > 0;)
+      if (program_.instructions[i].stream == ir::Stream::compute)
+        for (const InstructionId before : needed_[i]) awaited[before.index()] = i;
+    std::vector<std::size_t> last(passes_.size());  // by micro batch: of the all-to-alls so far
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      const ir::Instruction& at = program_.instructions[i];
+      if (kinds[i] == PassKind::late) continue;
+      std::size_t& until = last[std::size_t(at.micro_batch)];
+      if (kinds[i] == PassKind::backward && at.stream == ir::Stream::expert) until = std::max(until, awaited[i]);
+      if (kinds[i] != PassKind::weight || until <= i) continue;
+      if (std::ranges::none_of(dependencies_[i],
+                               [&](InstructionId before) { return kinds[before.index()] == PassKind::weight; }))
+        kinds[i] = PassKind::backward;
+    }
+  }
+
+  // Adds the policy's dependencies within each pass, and of what follows the passes.
+  void keep_policy() {
+    std::vector<int> pass(needed_.size(), -1);
+    int count = 0;
+    for (const auto& of_micro : passes_)
+      for (const Passes& of : of_micro)
+        for (const Order* list : {&of.forward, &of.backward, &of.weights}) {
+          for (const InstructionId id : *list) pass[id.index()] = count;
+          ++count;
+        }
+    for (std::size_t i = 0; i < needed_.size(); ++i) {
+      std::vector<InstructionId> kept = dependencies_[i];
+      for (const InstructionId before : needed_[i])
+        if (pass[i] < 0 || pass[before.index()] == pass[i]) kept.push_back(before);
+      std::ranges::sort(kept);
+      kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
+      dependencies_[i] = std::move(kept);
+    }
+  }
+
+  // Takes out of late_ what could hold up a pass until other stages have ended theirs.
+  void find_last() {
+    const std::vector<bool> closes = ir::closes_step(program_);
+    std::vector<bool> waits(closes.size()), is_last(closes.size());  // for other stages
+    bool reduce_waits = false;
+    for (const InstructionId id : std::exchange(late_, {})) {
+      const std::size_t i = id.index();
+      const ir::Instruction& at = program_.instructions[i];
+      const auto any_before = [&](const std::vector<bool>& of) {
+        return std::ranges::any_of(dependencies_[i], [&](InstructionId before) { return bool(of[before.index()]); });
+      };
+      const bool reduces = at.stream == ir::Stream::reduce;
+      if (reduces && closes[i] && ir::is_along_stages(at)) reduce_waits = true;
+      waits[i] = (reduces && reduce_waits) || any_before(waits);
+      is_last[i] = (!reduces && waits[i]) || any_before(is_last);
+      (is_last[i] ? last_ : late_).push_back(id);
     }
   }
 
@@ -160,18 +223,8 @@ class InPipeline {
     pass_of_.resize(order_.size(), -1);
   }
 
-  // All-to-alls of the backward pass have beside them what is listed behind them and needs none of them.
-  bool takes_no_turns(InstructionId id) const {
-    const ir::Instruction& at = program_.instructions[id.index()];
-    if (at.stream == ir::Stream::compute) return at.role == Role::recompute || (zero_bubble_ && is_weight_[id.index()]);
-    return at.role != Role::forward;
-  }
-
   PipelineOrder finished() const {
-    PipelineOrder result{permuted(program_, order_), {}};
-    std::vector<bool> overlaps;
-    for (const InstructionId id : order_) overlaps.push_back(takes_no_turns(id));
-    result.needed = turns(result.program, ir::dependencies(result.program), overlaps);
+    PipelineOrder result{permuted(program_, order_), renumbered(dependencies_, order_)};
     Dependencies extra(order_.size());
     for (std::size_t i = 0; i < order_.size(); ++i)
       if (ops::kind(result.program.instructions[i]) == ops::Kind::receive && pass_of_[i] >= 2)
@@ -181,16 +234,17 @@ class InPipeline {
   }
 
   const ir::Program& program_;
-  const bool zero_bubble_;
+  const Dependencies& needed_;  // with those of the policy
   const std::size_t stage_, stages_;
-  const std::size_t delay_;  // the backward passes after which the weight gradients of one follow
-  const bool dealt_;         // and run beside all-to-alls
-  const Dependencies dependencies_;
-  std::vector<bool> listed_, is_weight_;     // by instruction
+  const std::size_t delay_;                  // the backward passes after which the weight gradients of one follow
+  const bool dealt_;                         // and run beside all-to-alls
+  Dependencies dependencies_;                // with those of the policy within each pass
+  std::vector<bool> listed_;                 // by instruction
+  const std::size_t chunks_;                 // runs of blocks that the stage has
   std::vector<std::vector<Passes>> passes_;  // by micro batch and chunk
-  std::size_t chunks_ = 0;                   // runs of blocks that the stage has
   std::deque<const Passes*> waiting_;        // whose weight gradients are not listed
   Order late_;                               // all-reduces, and what closes the step
+  Order last_;                               // of that, what follows all passes
   std::size_t next_late_ = 0;
   Order order_;
   std::vector<int> pass_of_;         // by place in the order: the pass that lists it, or -1
@@ -200,22 +254,35 @@ class InPipeline {
 
 }  // namespace
 
-std::vector<bool> waiting_weights(const ir::Program& program, const Dependencies& dependencies) {
+std::vector<PassKind> pass_kinds(const ir::Program& program, const Dependencies& dependencies) {
   const std::vector<bool> closes = ir::closes_step(program);
-  std::vector<bool> is_needed(closes.size()), is_weight(closes.size());  // needed: by what is neither a W nor late
-  for (std::size_t i = closes.size(); i-- > 0;) {
+  std::vector<PassKind> kinds;
+  for (std::size_t i = 0; i < closes.size(); ++i) {
     const ir::Instruction& at = program.instructions[i];
-    const bool late = closes[i] || at.stream == ir::Stream::reduce;
-    is_weight[i] = !late && !is_needed[i] && (at.role == Role::dw || at.role == Role::recompute);
-    if (late || is_weight[i]) continue;
-    for (const InstructionId before : dependencies[i]) is_needed[before.index()] = true;
+    const bool is_backward = (at.role != Role::forward && at.role != Role::sync) ||
+                             std::ranges::any_of(dependencies[i], [&](InstructionId before) {
+                               return kinds[before.index()] == PassKind::backward &&
+                                      program.instructions[before.index()].micro_batch == at.micro_batch;
+                             });
+    kinds.push_back(closes[i] || at.stream == ir::Stream::reduce ? PassKind::late
+                    : is_backward                                ? PassKind::backward
+                                                                 : PassKind::forward);
   }
-  return is_weight;
+  std::vector<bool> is_needed(closes.size());  // by what is neither a W nor late
+  for (std::size_t i = closes.size(); i-- > 0;) {
+    const Role role = program.instructions[i].role;
+    if (kinds[i] == PassKind::late) continue;
+    if (!is_needed[i] && (role == Role::dw || role == Role::recompute))
+      kinds[i] = PassKind::weight;
+    else
+      for (const InstructionId before : dependencies[i]) is_needed[before.index()] = true;
+  }
+  return kinds;
 }
 
-PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
-                                WaitingWeights waiting) {
-  return InPipeline(program, schedule, stage, stages, waiting).run();
+PipelineOrder in_pipeline_order(const ir::Program& program, const Dependencies& needed,
+                                config::PipelineSchedule schedule, int stage, int stages, WaitingWeights waiting) {
+  return InPipeline(program, needed, schedule, stage, stages, waiting).run();
 }
 
 }  // namespace lancet::schedule

@@ -44,25 +44,7 @@ struct Settings {
   std::int64_t memory = 0;  // bytes that it counts on
 };
 
-// What an instruction is to the search.
-enum class Kind : std::uint8_t { forward, backward, weight, late };
-
-// By instruction of a stage.
-std::vector<Kind> kinds_of(const ir::Program& program, const Dependencies& dependencies) {
-  const std::vector<bool> weights = waiting_weights(program, dependencies), closes = ir::closes_step(program);
-  std::vector<Kind> kinds;
-  std::vector<bool> in_backward(std::size_t(ir::micro_batches(program)));
-  for (std::size_t i = 0; i < closes.size(); ++i) {
-    const ir::Instruction& at = program.instructions[i];
-    const bool late = closes[i] || at.stream == ir::Stream::reduce;
-    if (!late && at.role != ir::Role::forward) in_backward[std::size_t(at.micro_batch)] = true;
-    kinds.push_back(late                                       ? Kind::late
-                    : weights[i]                               ? Kind::weight
-                    : in_backward[std::size_t(at.micro_batch)] ? Kind::backward
-                                                               : Kind::forward);
-  }
-  return kinds;
-}
+using Kind = PassKind;
 
 // The dependencies with those of what is computed again.
 Dependencies with_late_recompute(const StageWork& stage, const std::vector<Kind>& kinds) {
@@ -324,7 +306,7 @@ class Search {
     std::vector<StageWork> late;
     needed_.reserve(stages.size());
     for (const StageWork& stage : stages) {
-      kinds_.push_back(kinds_of(stage.program, stage.needed));
+      kinds_.push_back(pass_kinds(stage.program, stage.needed));
       memory_.emplace_back(stage.program, kinds_.back());
       needed_.push_back(with_late_recompute(stage, kinds_.back()));
       late.push_back({stage.program, needed_.back(), stage.op_costs});

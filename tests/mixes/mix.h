@@ -228,14 +228,13 @@ class Draw {
   }
 
   void overlap() {
-    if (here_.stage > 1) return;  // train.pipeline_schedule orders a stage
     const auto policies = planner::policies();
     const std::string policy(one_in(3) ? "lancet" : policies[random_() % policies.size()].name);
     set("overlap.policy", policy);
     const int sequences = rows_ / here_.batch();
     if (policy != "sequential" && (sequences > 1 || policy == "tutel") && one_in(2))
       set("overlap.parts", policy == "tutel" ? one_of({2, 4}) : std::min(sequences, one_of({2, 4})));
-    replans_ = policy != "sequential" && one_in(6);
+    replans_ = policy != "sequential" && here_.stage == 1 && one_in(6);
     if (replans_) set("overlap.replan", 1);
     if (policy == "lancet" && one_in(4)) set("overlap.across_steps", false);
   }
@@ -270,7 +269,7 @@ class Draw {
     set("mesh.expert", there.expert);
     set("train.micro_batch_size", rows_ / there.batch());
     set("train.sequence_parallel", false);
-    set("overlap.policy", there.stage > 1 || one_in(2) ? "sequential" : "lancet");
+    set("overlap.policy", one_in(2) ? "sequential" : "lancet");
     set("overlap.parts", 0);
     if (has_limit_) set("train.memory_limit_mb", 0);
     if (replans_) set("overlap.replan", 0);

@@ -17,7 +17,11 @@ using Schedule = config::PipelineSchedule;
 
 // Each pass of a stage is one instruction: F "a" forward, B "a" dx, W "a" dw; of a second chunk "b".
 ir::Program stage_of(int stage, int stages, int chunks) {
-  const std::string type = R"({dtype=f32, shape="4"})";
+  const auto of_chunk = [](int chunk) { return chunk > 0 ? "chunk=" + std::to_string(chunk) : std::string(); };
+  const auto type = [&](int chunk) {
+    return (chunk > 0 ? "{" + of_chunk(chunk) + ", " : std::string("{")) + R"(dtype=f32, shape="4"})";
+  };
+  const auto sent = [&](int chunk) { return chunk > 0 ? " {" + of_chunk(chunk) + "}" : std::string(); };
   const int last = stages * chunks - 1;
   std::string text = "program p\ninput @x : f32[4]\n";
   int next = 0;
@@ -31,23 +35,23 @@ ir::Program stage_of(int stage, int stages, int chunks) {
     const std::string label(1, char('a' + chunk));
     const int at = chunk * stages + stage;
     if (at > 0)
-      value("receive_previous() " + type, "receive_previous forward " + label);
+      value("receive_previous() " + type(chunk), "receive_previous forward " + label);
     else
       value("gelu(@x)", "compute forward embedding");
     in.push_back(out);
     value("gelu(" + out + ")", "compute forward " + label);
-    if (at < last) text += "send_next(" + out + ")  # send_next forward " + label + "\n";
+    if (at < last) text += "send_next(" + out + ")" + sent(chunk) + "  # send_next forward " + label + "\n";
   }
   for (int chunk = chunks - 1; chunk >= 0; --chunk) {
     const std::string label(1, char('a' + chunk));
     const int at = chunk * stages + stage;
     if (at < last)
-      value("receive_next() " + type, "receive_next dx " + label);
+      value("receive_next() " + type(chunk), "receive_next dx " + label);
     else
       value("gelu(" + out + ")", "compute dx head");
     const std::string gradient = out, operands = "(" + gradient + ", " + in[std::size_t(chunk)] + ")";
     value("add" + operands, "compute dx " + label);
-    if (at > 0) text += "send_previous(" + out + ")  # send_previous dx " + label + "\n";
+    if (at > 0) text += "send_previous(" + out + ")" + sent(chunk) + "  # send_previous dx " + label + "\n";
     value("add" + operands, "compute dw " + label);
   }
   const auto parsed = ir::parse(text);
@@ -73,7 +77,7 @@ struct Pipeline {
       one.program = stage_of(stage, count, chunks);
       one.needed = ir::dependencies(one.program);
       const schedule::Candidate all = schedule::in_micro_batches(one, micro_batches);
-      stages.push_back(schedule::in_pipeline_order(all.program, schedule, stage, count, {stage, true}));
+      stages.push_back(schedule::in_pipeline_order(all.program, all.needed, schedule, stage, count, {stage, true}));
       auto& of_stage = costs.emplace_back();
       for (const ir::Instruction& at : stages.back().program.instructions) {
         of_stage.push_back({!is_pass(at)                   ? 0

@@ -13,7 +13,8 @@ namespace lancet::ir {
 
 // Per instruction, ascending and without repeats, the earlier instructions that must end before it starts: it reads
 // bytes that they write, or overwrites bytes that they read or write. Tensors that share memory are resolved through
-// `storage`.
+// `storage`. In the program of a pipeline stage, what meets other stages also keeps its order, and a receive follows
+// the sends of the passes before its own.
 std::vector<std::vector<InstructionId>> dependencies(const Program& program);
 
 // A vector clock per instruction: how many instructions of each stream have ended for certain before it starts.
@@ -54,7 +55,8 @@ std::vector<Life> lives_of(const Program& program, const HappensBefore& order,
 // True if none of the lives of one overlaps one of the other.
 bool are_apart(const std::vector<Life>& a, const std::vector<Life>& b);
 
-// Per instruction, true for the all-reduces of gradients: of tensors that the backward pass made.
+// Per instruction, true for the all-reduces of gradients: of tensors that the backward pass made. Not those with other
+// pipeline stages, which would have to be cut alike.
 std::vector<bool> gradient_all_reduces(const Program& program);
 
 // Per tensor that owns memory, the instructions that make, read or update it or a tensor stored in it, ascending.

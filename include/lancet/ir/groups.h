@@ -18,6 +18,8 @@ inline constexpr std::string_view axes_attribute = "axes";
 // Of a group along the axis `stage`, the stages whose ranks are in it, where not all are: stages="0,3". Plans of the
 // other stages lack the instruction.
 inline constexpr std::string_view stages_attribute = "stages";
+// Of a message between stages that have several runs of blocks each (chunks), the number of its run; 0 without it.
+inline constexpr std::string_view chunk_attribute = "chunk";
 
 // Names the group of these axes, without those that have a single coordinate; a group of all ranks gets no attribute.
 void set_group(Attributes& attributes, const Mesh& mesh, Axes axes);
@@ -41,6 +43,9 @@ std::vector<int> ranks_of(std::string_view key, const Mesh& mesh, int rank);
 
 // By stream: the keys of the groups of the program's instructions. The program is sound (program.h).
 std::array<std::set<std::string>, stream_count> used_keys(const Program& program);
+
+// True for a collective of a stage's program along the axis `stage`. Without axes it goes over all ranks.
+bool is_along_stages(const Instruction& instruction);
 
 // The rank at the other end of a stream between stages, of which the first follows the last; nothing with one stage.
 std::optional<int> neighbour(const Mesh& mesh, int rank, Stream stream);

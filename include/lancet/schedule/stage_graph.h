@@ -71,7 +71,7 @@ StagesTimeline simulate_stages(std::span<const StageWork> stages, const ir::Mesh
 // The order in which a pipeline stage runs the passes of its micro batches.
 struct PipelineOrder {
   ir::Program program;
-  Dependencies needed;  // ir::dependencies, turns, and what keeps receives from running far ahead
+  Dependencies needed;  // ir::dependencies, the policy's, and what keeps receives from running far ahead
 };
 
 // How long W waits under zero bubble, and whether it runs beside all-to-alls.
@@ -80,14 +80,17 @@ struct WaitingWeights {
   bool dealt = false;
 };
 
-// By instruction, the W of a stage's program: weight gradients that no other instruction reads but all-reduces and what
-// closes the step, and what is made again for them alone. dependencies: those of the program.
-std::vector<bool> waiting_weights(const ir::Program& program, const Dependencies& dependencies);
+// What an instruction of a stage's program belongs to. forward: F, what depends on nothing of the backward pass.
+// weight: W, weight gradients that no other instruction reads but all-reduces and what closes the step, and what is
+// recomputed for them alone. late: all-reduces, and what closes the step. backward: B, the rest.
+enum class PassKind : std::uint8_t { forward, backward, weight, late };
+// By instruction. dependencies: those of the program (ir::dependencies).
+std::vector<PassKind> pass_kinds(const ir::Program& program, const Dependencies& dependencies);
 
-// program: the micro batches of a stage one after the other (micro_batches.h), of which the last has what closes the
-// step. F is what a micro batch runs before its first instruction of the backward pass, W is waiting_weights(), B the
-// rest. A stage of v chunks (passes/passes.h) receives between them; each has an F, a B and a W of its own, and passes
-// are ordered as those of chunks are: `stages` micro batches through one chunk, then through the next.
+// program: the micro batches of a stage one after the other (micro_batches.h), each in the order of a policy, of which
+// the last has what closes the step; needed: its dependencies with those that the policy adds. A stage of v chunks
+// (passes/passes.h) receives between them; each has an F, a B and a W of its own (pass_kinds), and passes are ordered
+// as those of chunks are: `stages` micro batches through one chunk, then through the next.
 //
 // one_forward_one_backward: (v - 1) stages + stages - 1 - stage times F, then F and B in turns, then the rest of B,
 // each B with its W (PipeDream-Flush, and for v > 1 the interleaved schedule; Narayanan et al., SC 2021, section 2.2).
@@ -99,12 +102,12 @@ std::vector<bool> waiting_weights(const ir::Program& program, const Dependencies
 // al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2.2). Where there is a delay and W is `dealt`, it is listed
 // in equal numbers behind the all-to-alls of that B, and runs beside them; otherwise, behind B.
 //
-// All-reduces and updates keep their order and run once they can. Computation and all-to-alls take turns but for those
-// W, and for what is made again. A value is received no earlier than the pass before the last one has ended.
-// waiting: of zero_bubble alone. schedule: one of these two; others order all stages together
-// (search_stages.cpp).
-PipelineOrder in_pipeline_order(const ir::Program& program, config::PipelineSchedule schedule, int stage, int stages,
-                                WaitingWeights waiting);
+// Each F, B and W keeps the order of the policy and the dependencies that it adds within the pass; a W that it has put
+// beside an all-to-all of B stays in B. All-reduces and updates keep their order and run once they can. A value is
+// received no earlier than the pass before the last one has ended. waiting: of zero_bubble alone. schedule: one of
+// these two; others order all stages together (search_stages.cpp).
+PipelineOrder in_pipeline_order(const ir::Program& program, const Dependencies& needed,
+                                config::PipelineSchedule schedule, int stage, int stages, WaitingWeights waiting);
 
 // Orders the instructions of all pipeline stages together, by predicted times.
 struct StagesOrder {
