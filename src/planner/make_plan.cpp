@@ -406,7 +406,9 @@ Status check_policy(std::string_view name) {
 Made schedule_micro_batch(const Step& step, std::string_view policy, PlanRequest request, const Pipeline& pipeline) {
   request.micro_batches = 1;
   request.overlap.across_steps = false;
-  return Schedules(step, request, pipeline).of(policy);
+  Schedules schedules(step, request, pipeline);
+  const Scheduled* best = schedules.best(Schedules::index_of(policy));
+  return best ? *best : schedules.in_turns();
 }
 
 Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& request) {

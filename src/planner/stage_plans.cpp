@@ -66,24 +66,29 @@ Result<std::optional<OpCosts>> op_costs_of(std::span<const ir::Program* const> p
   return std::optional(std::move(of_stages));
 }
 
-// How much the arena of each stage may take, which is what a rank may take less what it holds anyway: the memory limit
-// or, without one, `factor` times what the largest rank takes under 1F1B. Unlike devices have memories of their own.
+// How much the arena of each stage may take: the budget of its rank less what that holds anyway. Without a budget, and
+// for a comparison by overlap.memory_factor, a rank may take that times what the largest one takes under 1F1B.
 // sequential: the micro batches of each stage, without overlap.
-std::vector<std::int64_t> most_arena_bytes(std::span<const Made> sequential, const PlanRequest& request,
-                                           double factor) {
-  std::vector<std::int64_t> resident;
-  std::int64_t most = request.memory_limit;
-  for (const Made& one : sequential) resident.push_back(schedule::resident_bytes(one.candidate.program));
-  for (std::size_t stage = 0; stage < resident.size() && request.memory_limit == 0; ++stage) {
-    const auto order = one_forward_one_backward(sequential[stage].candidate, int(stage), int(resident.size()));
-    most = std::max(most, resident[stage] + std::int64_t(factor * double(arena_bytes(order))));
+std::vector<std::int64_t> most_arena_bytes(std::span<const Made> sequential, const PlanRequest& request) {
+  std::vector<std::int64_t> resident, most;
+  std::int64_t largest = 0;
+  const double factor = std::max(1.0, request.overlap.memory_factor);
+  for (const Made& one : sequential) {
+    const int stage = int(resident.size());
+    resident.push_back(schedule::resident_bytes(one.candidate.program));
+    const auto order = one_forward_one_backward(one.candidate, stage, int(sequential.size()));
+    largest = std::max(largest, resident.back() + std::int64_t(factor * double(arena_bytes(order))));
+    PlanRequest of_stage = request;
+    const auto costs = request.costs ? request.costs->of_stage(stage) : nullptr;
+    of_stage.costs = costs.get();
+    most.push_back(of_stage.budget());
   }
-  std::vector<std::int64_t> bytes;
   for (std::size_t stage = 0; stage < resident.size(); ++stage) {
-    const auto free = request.costs ? request.costs->of_stage(int(stage))->free_bytes() : std::nullopt;
-    bytes.push_back(std::min(most, free.value_or(most)) - resident[stage]);
+    const bool compares = request.overlap.memory_factor > 0 && request.memory_limit == 0;
+    if (most[stage] == 0 || compares) most[stage] = std::min(largest, most[stage] == 0 ? largest : most[stage]);
+    most[stage] -= resident[stage];
   }
-  return bytes;
+  return most;
 }
 
 // Puts the micro batches of all stages, as a policy schedules them, in the order of request.pipeline_schedule. Under
@@ -234,22 +239,25 @@ struct Tried {
   std::vector<Made> made;  // by stage
 };
 
-// Without overlap, by the policy of the request, and by those that it starts from. A stage in which a policy's 1F1B
+// Without overlap, by the policy of the request, and by dw if it contains that: the shortest schedule of a micro batch
+// alone need not be the best of those in flight. A stage in which a policy's 1F1B
 // needs too much memory runs without overlap. steps: of one micro batch. Error: an op that the costs lack.
 Result<std::vector<Tried>> by_policies(const std::vector<Made>& steps, Tried sequential,
                                        std::span<const std::int64_t> most_bytes, const PlanRequest& request) {
   std::vector<Tried> tried{std::move(sequential)};
   const Policy& asked = *find_policy(request.overlap.policy);
-  std::vector<std::string_view> names{asked.name};
-  names.insert(names.end(), asked.from.begin(), asked.from.end());
-  for (const std::string_view name : names)
-    if (name != planner::sequential && !find_policy(name)->passes.empty()) tried.push_back({name, {}});
+  if (asked.name != planner::sequential) tried.push_back({asked.name, {}});
+  if (std::ranges::count(asked.from, "dw") > 0) tried.push_back({"dw", {}});
   for (std::size_t stage = 0; stage < steps.size() && tried.size() > 1; ++stage) {
     const auto costs = request.costs->of_stage(int(stage));
     LANCET_ASSIGN(const schedule::Step step,
                   schedule::Step::make(steps[stage].candidate.program, *costs, schedule::part_counts(request.overlap)));
+    // Each micro batch in flight may take as much more than without overlap as all of them may.
+    PlanRequest of_stage = request;
+    const auto plain = one_forward_one_backward(tried[0].made[stage].candidate, int(stage), int(steps.size()));
+    of_stage.overlap.memory_factor = std::max(1.0, double(most_bytes[stage]) / double(arena_bytes(plain)));
     for (std::size_t i = 1; i < tried.size(); ++i) {
-      Made one = schedule_micro_batch(step, tried[i].policy, request, steps[stage].pipeline);
+      Made one = schedule_micro_batch(step, tried[i].policy, of_stage, steps[stage].pipeline);
       repeat(one, request.micro_batches);
       const auto order = one_forward_one_backward(one.candidate, int(stage), int(steps.size()));
       tried[i].made.push_back(arena_bytes(order) <= most_bytes[stage] ? std::move(one) : tried[0].made[stage]);
@@ -264,7 +272,7 @@ Result<StageOrders> order(std::vector<Made>& made, const PlanRequest& request, P
   std::vector<Made> all = made;
   for (Made& one : all) repeat(one, request.micro_batches);
   LANCET_ASSIGN(const std::optional<OpCosts> op_costs, op_costs_of(programs_of(all), request));
-  const std::vector<std::int64_t> most = most_arena_bytes(all, request, 1);
+  const std::vector<std::int64_t> most = most_arena_bytes(all, request);
   report.requested = request.overlap.policy;
   report.chosen = sequential;
   if (!op_costs) {
@@ -273,8 +281,7 @@ Result<StageOrders> order(std::vector<Made>& made, const PlanRequest& request, P
     made = std::move(all);
     return Stages(made, most, request).untimed();
   }
-  const std::vector<std::int64_t> of_policies = most_arena_bytes(all, request, request.overlap.memory_factor);
-  LANCET_ASSIGN(std::vector<Tried> tried, by_policies(made, {sequential, std::move(all)}, of_policies, request));
+  LANCET_ASSIGN(std::vector<Tried> tried, by_policies(made, {sequential, std::move(all)}, most, request));
   // A forced number of parts takes the place of whole instructions, however long.
   const auto is_forced = [&](const Tried& by) {
     return request.overlap.parts > 1 && std::ranges::any_of(by.made, [](const Made& one) {
@@ -290,9 +297,7 @@ Result<StageOrders> order(std::vector<Made>& made, const PlanRequest& request, P
     best = std::move(orders);
     chosen = &by;
   };
-  const auto stages = [&](const Tried& by) {
-    return Stages(by.made, by.policy == sequential ? most : of_policies, request);
-  };
+  const auto stages = [&](const Tried& by) { return Stages(by.made, most, request); };
   for (Tried& by : tried) try_orders(by, stages(by).passes_in_order());
   Tried& known = *chosen;
   try_orders(tried[0], stages(tried[0]).listed());
