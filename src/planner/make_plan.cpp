@@ -403,12 +403,17 @@ Status check_policy(std::string_view name) {
   return config_error(fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(names, ", "), name));
 }
 
-Made schedule_micro_batch(const Step& step, std::string_view policy, PlanRequest request, const Pipeline& pipeline) {
+std::vector<Made> schedule_micro_batch(const Step& step, std::span<const std::string_view> policies,
+                                       PlanRequest request, const Pipeline& pipeline) {
   request.micro_batches = 1;
   request.overlap.across_steps = false;
   Schedules schedules(step, request, pipeline);
-  const Scheduled* best = schedules.best(Schedules::index_of(policy));
-  return best ? *best : schedules.in_turns();
+  std::vector<Made> made;
+  for (const std::string_view policy : policies) {
+    const Scheduled* best = schedules.best(Schedules::index_of(policy));
+    made.push_back(best ? *best : schedules.in_turns());
+  }
+  return made;
 }
 
 Result<ir::Program> step_program(const ir::Program& logical, const PlanRequest& request) {

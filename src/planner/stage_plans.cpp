@@ -91,13 +91,33 @@ std::vector<std::int64_t> most_arena_bytes(std::span<const Made> sequential, con
   return most;
 }
 
+// The stages of a search, which orders their instructions itself.
+struct Work {
+  Work(std::span<const Made> made, const PlanRequest& request) {
+    std::vector<const ir::Program*> programs;
+    for (const Made& one : made) {
+      programs.push_back(&one.candidate.program);
+      needed.push_back(ir::dependencies(one.candidate.program));
+    }
+    costs = op_costs_of(programs, request).value().value();
+    for (std::size_t stage = 0; stage < programs.size(); ++stage)
+      work.push_back({*programs[stage], needed[stage], costs[stage]});
+  }
+
+  std::vector<schedule::Dependencies> needed;
+  OpCosts costs;
+  std::vector<schedule::StageWork> work;
+};
+
 // Puts the micro batches of all stages, as a policy schedules them, in the order of request.pipeline_schedule. Under
 // all but 1f1b no arena is larger than `most_bytes` of its stage, if such an order is found. 1F1B of programs with
 // several chunks is interleaved.
 class Stages {
  public:
-  Stages(std::span<const Made> made, std::span<const std::int64_t> most_bytes, const PlanRequest& request)
-      : made_(made), most_bytes_(most_bytes), request_(request) {}
+  // ones: of one micro batch.
+  Stages(std::span<const Made> ones, std::span<const Made> made, std::span<const std::int64_t> most_bytes,
+         const PlanRequest& request)
+      : ones_(ones), made_(made), most_bytes_(most_bytes), request_(request) {}
 
   // If the costs lack an op, which they may: weight gradients run beside all-to-alls, searched is zero bubble and
   // interleaved 1F1B, as zero bubble is where it does not fit.
@@ -126,17 +146,16 @@ class Stages {
   // Under searched and interleaved, a list schedule of all stages; nothing if none fits.
   std::optional<StageOrders> listed() const {
     if (asked() != PipelineSchedule::searched && asked() != PipelineSchedule::interleaved) return std::nullopt;
-    std::vector<const ir::Program*> programs;
-    std::vector<schedule::Dependencies> needed;
-    for (const Made& one : made_) {
-      programs.push_back(&one.candidate.program);
-      needed.push_back(ir::dependencies(one.candidate.program));
+    // A stage of a full pipeline holds at most as many micro batches as there are stages.
+    const int few = std::max(8, 2 * count());
+    std::vector<Made> sample;
+    for (const Made& one : few < request_.micro_batches ? ones_ : std::span<const Made>()) {
+      sample.push_back(one);
+      repeat(sample.back(), few);
     }
-    const OpCosts costs = op_costs_of(programs, request_).value().value();
-    std::vector<schedule::StageWork> work;
-    for (std::size_t stage = 0; stage < programs.size(); ++stage)
-      work.push_back({*programs[stage], needed[stage], costs[stage]});
-    auto found = schedule::search_stages(work, request_.mesh, request_.costs->launch_ms(), most_bytes_);
+    const Work all(made_, request_), some(sample, request_);
+    auto found = schedule::search_stages(all.work, sample.empty() ? all.work : some.work, request_.mesh,
+                                         request_.costs->launch_ms(), most_bytes_);
     if (!found) return std::nullopt;
     return StageOrders{std::move(found->stages), said("a list schedule of all stages"), found->makespan};
   }
@@ -187,7 +206,7 @@ class Stages {
     return {std::move(orders), std::move(how), ms, fit};
   }
 
-  const std::span<const Made> made_;
+  const std::span<const Made> ones_, made_;
   const std::span<const std::int64_t> most_bytes_;  // by stage: of its arena
   const PlanRequest& request_;
 };
@@ -236,18 +255,20 @@ std::vector<const ir::Program*> programs_of(const std::vector<Made>& made) {
 // All stages as a policy schedules their micro batches.
 struct Tried {
   std::string_view policy;
-  std::vector<Made> made;  // by stage
+  std::vector<Made> ones, made;  // by stage: one micro batch, and all
 };
 
-// Without overlap, by the policy of the request, and by dw if it contains that: the shortest schedule of a micro batch
-// alone need not be the best of those in flight. A stage in which a policy's 1F1B
-// needs too much memory runs without overlap. steps: of one micro batch. Error: an op that the costs lack.
+// Without overlap, by the policy of the request, and by those that it contains: the shortest schedule of a micro batch
+// alone need not be the best of those in flight. A stage in which a policy's 1F1B needs too much memory runs without
+// overlap. steps: of one micro batch. Error: an op that the costs lack.
 Result<std::vector<Tried>> by_policies(const std::vector<Made>& steps, Tried sequential,
                                        std::span<const std::int64_t> most_bytes, const PlanRequest& request) {
   std::vector<Tried> tried{std::move(sequential)};
   const Policy& asked = *find_policy(request.overlap.policy);
-  if (asked.name != planner::sequential) tried.push_back({asked.name, {}});
-  if (std::ranges::count(asked.from, "dw") > 0) tried.push_back({"dw", {}});
+  std::vector<std::string_view> names{asked.name};
+  names.insert(names.end(), asked.from.begin(), asked.from.end());
+  std::erase(names, planner::sequential);
+  for (const std::string_view name : names) tried.push_back({name, {}, {}});
   for (std::size_t stage = 0; stage < steps.size() && tried.size() > 1; ++stage) {
     const auto costs = request.costs->of_stage(int(stage));
     LANCET_ASSIGN(const schedule::Step step,
@@ -256,11 +277,14 @@ Result<std::vector<Tried>> by_policies(const std::vector<Made>& steps, Tried seq
     PlanRequest of_stage = request;
     const auto plain = one_forward_one_backward(tried[0].made[stage].candidate, int(stage), int(steps.size()));
     of_stage.overlap.memory_factor = std::max(1.0, double(most_bytes[stage]) / double(arena_bytes(plain)));
+    std::vector<Made> ones = schedule_micro_batch(step, names, of_stage, steps[stage].pipeline);
     for (std::size_t i = 1; i < tried.size(); ++i) {
-      Made one = schedule_micro_batch(step, tried[i].policy, of_stage, steps[stage].pipeline);
-      repeat(one, request.micro_batches);
-      const auto order = one_forward_one_backward(one.candidate, int(stage), int(steps.size()));
-      tried[i].made.push_back(arena_bytes(order) <= most_bytes[stage] ? std::move(one) : tried[0].made[stage]);
+      Made &one = ones[i - 1], all = one;
+      repeat(all, request.micro_batches);
+      const auto order = one_forward_one_backward(all.candidate, int(stage), int(steps.size()));
+      const bool fits = arena_bytes(order) <= most_bytes[stage];
+      tried[i].ones.push_back(fits ? std::move(one) : tried[0].ones[stage]);
+      tried[i].made.push_back(fits ? std::move(all) : tried[0].made[stage]);
     }
   }
   return tried;
@@ -279,9 +303,9 @@ Result<StageOrders> order(std::vector<Made>& made, const PlanRequest& request, P
     if (find_policy(request.overlap.policy)->name != sequential)
       return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
     made = std::move(all);
-    return Stages(made, most, request).untimed();
+    return Stages(made, made, most, request).untimed();
   }
-  LANCET_ASSIGN(std::vector<Tried> tried, by_policies(made, {sequential, std::move(all)}, most, request));
+  LANCET_ASSIGN(std::vector<Tried> tried, by_policies(made, {sequential, made, std::move(all)}, most, request));
   // A forced number of parts takes the place of whole instructions, however long.
   const auto is_forced = [&](const Tried& by) {
     return request.overlap.parts > 1 && std::ranges::any_of(by.made, [](const Made& one) {
@@ -297,7 +321,7 @@ Result<StageOrders> order(std::vector<Made>& made, const PlanRequest& request, P
     best = std::move(orders);
     chosen = &by;
   };
-  const auto stages = [&](const Tried& by) { return Stages(by.made, most, request); };
+  const auto stages = [&](const Tried& by) { return Stages(by.ones, by.made, most, request); };
   for (Tried& by : tried) try_orders(by, stages(by).passes_in_order());
   Tried& known = *chosen;
   try_orders(tried[0], stages(tried[0]).listed());

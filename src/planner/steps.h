@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -82,9 +83,9 @@ struct Made {
 // The pass micro_batches, if there are several.
 void repeat(Made& made, int micro_batches);
 
-// The schedule of a step of one micro batch by a policy, which ends in its own step.
-Made schedule_micro_batch(const schedule::Step& step, std::string_view policy, PlanRequest request,
-                          const Pipeline& pipeline);
+// The schedules of a step of one micro batch by each of the policies, which end in their own step.
+std::vector<Made> schedule_micro_batch(const schedule::Step& step, std::span<const std::string_view> policies,
+                                       PlanRequest request, const Pipeline& pipeline);
 
 // What the plan was made from; of a training step, also the settings of the updates.
 void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh);

@@ -15,6 +15,10 @@
 // from being occupied. It therefore needs the computation that has ended last when it starts. What is computed again
 // could run right after the forward pass, and free nothing. It needs what its backward pass computes before it, or the
 // gradient that this pass begins with, so that it may run beside an all-to-all.
+//
+// What is searched are a few settings of each stage, not an order, and they are those of a pipeline that is full. They
+// are searched on a few of the micro batches, and then used for all, so that the time of a search hardly grows with the
+// micro batches.
 #include "lancet/schedule/stage_graph.h"
 
 #include <algorithm>
@@ -314,6 +318,17 @@ class Search {
     graph_ = stage_graph(late, mesh, launch_ms);
   }
 
+  // The order with these settings; if each with less memory needs too much, as far as they say, nothing.
+  std::optional<StagesOrder> with(std::vector<Settings> settings) {
+    try_within_memory(settings);
+    for (std::size_t stage = 0; !best_ && stage < settings.size(); ++stage)
+      settings[stage].memory = first_memory(int(stage));
+    if (!best_) try_within_memory(std::move(settings));
+    return std::move(best_);
+  }
+
+  const std::vector<Settings>& settings() const { return best_settings_; }
+
   std::optional<StagesOrder> run() {
     const int stages = int(work_.size());
     for (const bool weights_first : {false, true})
@@ -407,10 +422,14 @@ class Search {
 
 }  // namespace
 
-std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms,
+std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, std::span<const StageWork> few,
+                                         const ir::Mesh& mesh, double launch_ms,
                                          std::span<const std::int64_t> most_bytes) {
   if (std::ranges::any_of(most_bytes, [](std::int64_t most) { return most <= 0; })) return std::nullopt;
-  return Search(stages, mesh, launch_ms, most_bytes).run();
+  Search search(few, mesh, launch_ms, most_bytes);
+  auto found = search.run();
+  if (!found || few.data() == stages.data()) return found;
+  return Search(stages, mesh, launch_ms, most_bytes).with(search.settings());
 }
 
 }  // namespace lancet::schedule

@@ -78,7 +78,8 @@ struct Stages {
   }
 
   schedule::StagesOrder searched(std::int64_t most_bytes = any_memory) const {
-    auto found = schedule::search_stages(work(), mesh, 0, std::vector<std::int64_t>(all.size(), most_bytes));
+    const auto stages = work();
+    auto found = schedule::search_stages(stages, stages, mesh, 0, std::vector<std::int64_t>(all.size(), most_bytes));
     REQUIRE(found);
     return *std::move(found);
   }
@@ -191,7 +192,7 @@ TEST_CASE("search of stages: arenas stay within the limit, and a limit that noth
   CHECK(bound.makespan >= free.makespan);
   // The last: what a stage keeps from step to step exceeds its device's memory alone.
   for (const std::int64_t nothing : {1, 0, -1'000'000})
-    CHECK_FALSE(schedule::search_stages(pipeline.work(), pipeline.mesh, 0,
+    CHECK_FALSE(schedule::search_stages(pipeline.work(), pipeline.work(), pipeline.mesh, 0,
                                         std::vector<std::int64_t>{most, nothing, most, most}));
 }
 

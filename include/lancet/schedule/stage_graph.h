@@ -117,9 +117,10 @@ struct StagesOrder {
 
 // stages: as in_pipeline_order() takes them, with the dependencies that the programs have (ir::dependencies) and costs.
 // Returns the shortest of the list schedules in which no arena is larger than `most_bytes`, by stage; nothing if each
-// needs more.
+// needs more. few: the same stages with some of the micro batches, on which it is searched, or `stages` itself.
 // Weight gradients run where a stage has nothing else to do; computation and all messages overlap as they may.
-std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms,
+std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, std::span<const StageWork> few,
+                                         const ir::Mesh& mesh, double launch_ms,
                                          std::span<const std::int64_t> most_bytes);
 
 }  // namespace lancet::schedule
