@@ -125,6 +125,7 @@ class OrderSearch {
   // Adds cuts of single MoE layers to the split of which they can make most.
   // A split that is longer than the best by more than cuts of layers can hide is left out.
   void mix_cuts() {
+    if (tried_.empty()) return;  // parts are forced that the batch cannot be in
     sort_tried();
     const Tried* least = nullptr;
     double least_ms = tried_[0].ms;
