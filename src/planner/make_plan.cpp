@@ -107,7 +107,7 @@ class Schedules {
   }
 
   // The shortest schedule of the policy, or of those that it contains, that fits overlap.memory_factor and the budget;
-  // null if none does. Ties, up to the rounding of sums, go to the policy that the table lists first.
+  // null if none does. Ties, up to the rounding of sums, go to the policy itself.
   const Scheduled* best(std::size_t policy, bool within_budget = true) {
     const Scheduled* best = nullptr;
     const auto lacks_parts = [&](const Scheduled& one) {
@@ -119,9 +119,9 @@ class Schedules {
           (lacks_parts(*best) == lacks_parts(*one) && schedule::is_shorter(one->whole(), best->whole())))
         best = one;
     };
-    for (const std::size_t from : starts(policy)) consider(this->best(from, within_budget));
     for (std::size_t step = 0; step < steps_of(policy); ++step)
       for (const std::shared_ptr<const Scheduled>& one : of(policy, step)) consider(one.get());
+    for (const std::size_t from : starts(policy)) consider(this->best(from, within_budget));
     return best;
   }
   const Scheduled& in_turns() { return *of(index_of(sequential), 0).front(); }
