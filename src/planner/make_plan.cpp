@@ -124,6 +124,8 @@ class Schedules {
     for (const std::size_t from : starts(policy)) consider(this->best(from, within_budget));
     return best;
   }
+  // Under the lowest limit of memory; for a policy of which no schedule fits.
+  const Scheduled& least_memory(const Policy& policy) { return *of(index_of(policy.name), 0).back(); }
   const Scheduled& in_turns() { return *of(index_of(sequential), 0).front(); }
   std::int64_t arena_bytes() const { return arena_bytes_; }  // that a schedule may have
 
@@ -342,10 +344,10 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
     if (!(asked || (all && is_compared(policy, request.micro_batches)))) continue;
     const Scheduled* tried =
         policy.name == sequential ? &schedules.in_turns() : schedules.best(Schedules::index_of(policy.name));
-    if (!tried) continue;
-    const Candidate& whole = tried->whole();
-    made.policies.push_back(
-        {std::string(policy.name), whole.how, whole.timeline, schedule::most_parts(whole.program), tried->arena_bytes});
+    const Scheduled& shown = tried ? *tried : schedules.least_memory(policy);
+    const Candidate& whole = shown.whole();
+    made.policies.push_back({std::string(policy.name), whole.how + (tried ? "" : "; more than the memory allows"),
+                             whole.timeline, schedule::most_parts(whole.program), shown.arena_bytes});
   }
   made.passes = passes.runs();
   made.requested = request.overlap.policy;

@@ -142,7 +142,8 @@ void check_budgets(std::uint32_t first_seed, std::uint32_t steps, int budgets) {
       // A plan that keeps everything and lacks no memory is not compared with those that recompute some of it.
       const bool recomputes = report.memory->activations < report.memory->all_activations;
       CHECK(ms <= before * (before_recomputes && !recomputes && !report.memory_binds ? 1.03 : 1 + 1e-9));
-      for (const planner::PolicyResult& other : report.policies) CHECK(ms <= other.timeline.makespan * (1 + 1e-9));
+      for (const planner::PolicyResult& other : report.policies)
+        if (!other.how.ends_with("more than the memory allows")) CHECK(ms <= other.timeline.makespan * (1 + 1e-9));
       bound += report.memory_binds;
       recomputed += recomputes;
       before_recomputes = recomputes;
@@ -167,7 +168,7 @@ void check_budgets(std::uint32_t first_seed, std::uint32_t steps, int budgets) {
 }  // namespace
 
 TEST_CASE("random models: more memory or parts never make a plan longer, nor is it longer than what it contains") {
-  check_budgets(4, 4, 5);
+  check_budgets(1, 6, 6);
 }
 
 TEST_CASE("200 random models: the same under 20 budgets", "[.]") { check_budgets(1000, 200, 20); }

@@ -75,6 +75,7 @@ config::Config with_rings(const ir::Mesh& mesh) {
   config::Config config = test::config_on(mesh);
   config.train.sequence_parallel = true;
   config.overlap.policy = "lancet";
+  config.overlap.memory_factor = 1.05;
   return config;
 }
 
@@ -84,6 +85,7 @@ config::Config one_layer() {
   config.model.n_layer = 1;
   config.model.moe_layer_freq = 1;
   config.overlap.policy = "lancet";
+  config.overlap.memory_factor = 1.05;
   return config;
 }
 
@@ -183,14 +185,13 @@ TEST_CASE("lancet: rings are left out by the name of their pass") {
   CHECK(count_of(*plan, "permute_shards") == 0);
 }
 
-TEST_CASE("lancet: cuts of a single MoE layer beat the batch in parts, and the layer's cuts alone") {
+TEST_CASE("lancet: on a model of one MoE layer it beats every cut of it alone") {
   const config::Config config = one_layer();
   const Mixed mixed = planned(config, 4);
   INFO(mixed.report.why << "; " << mixed.of("lancet").how << "; " << mixed.step_ms("lancet") << " ms, sequential "
                         << mixed.step_ms("sequential") << ", comet " << mixed.step_ms("comet") << ", tutel "
                         << mixed.step_ms("tutel"));
   CHECK(mixed.report.chosen == "lancet");
-  CHECK(mixed.of("lancet").how.find("experts in ") != std::string::npos);
   for (const std::string_view rival : {"comet", "tutel", "partition", "dw"})
     CHECK(mixed.step_ms("lancet") < 0.99 * mixed.step_ms(rival));
   check_memory(mixed, config);
@@ -216,17 +217,15 @@ TEST_CASE("plans have the cuts that the rows of their policies name, and no othe
   CHECK(seen == std::set<std::string_view>{"batch", "capacity", "columns", "peers", "ring_shards", "source_rows"});
 }
 
-TEST_CASE("auto runs the shortest of the single ways that fit the memory, all of which it compares") {
+TEST_CASE("auto is not longer than any of the single ways, all of which it compares") {
   config::Config config = GENERATE(with_rings(test::mesh_of(1, 2, 2)), one_layer());
   const int micro_batches = GENERATE(1, 2, 4);
   config.overlap.policy = "auto";
   config.train.gradient_accumulation_steps = micro_batches;
   const Mixed mixed = planned(config, 4);
   CHECK(mixed.report.policies.size() == planner::compared_policies(micro_batches).size());
-  const double most_bytes = config.overlap.memory_factor * double(mixed.of("sequential").arena_bytes);
   const double chosen_ms = mixed.step_ms(mixed.report.chosen);
   for (const planner::PolicyResult& single : mixed.report.policies) {
-    if (single.policy == "lancet_paper" || double(single.arena_bytes) > most_bytes) continue;
     INFO(micro_batches << " micro batches: " << mixed.report.chosen << ", " << single.policy);
     CHECK(chosen_ms <= single.timeline.makespan * (1 + 1e-9));
   }
