@@ -422,8 +422,8 @@ TEST_CASE("a policy that starts from the fastest other one reports the passes th
   r.overlap.policy = "lancet";
   REQUIRE(planner::make_plan(model(2), r, &report).ok());
   CHECK(report.chosen == "lancet");
-  CHECK(names_of(report) == with({"move_dw", "chunk_all_reduces", "search_orders",
-                                  "search_orders_with_rings", "across_steps"}));
+  CHECK(names_of(report) ==
+        with({"move_dw", "chunk_all_reduces", "search_orders", "search_orders_with_rings", "across_steps"}));
 }
 
 TEST_CASE("a pass is skipped by name; required or unknown passes are refused") {
