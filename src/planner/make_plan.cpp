@@ -94,8 +94,7 @@ class Schedules {
         crosses_steps_(request.overlap.across_steps),
         pipeline_(pipeline),
         arena_bytes_(std::numeric_limits<std::int64_t>::max()),
-        in_turns_bytes_(step.arena_bytes()),
-        made_(policy_table().size()) {
+        in_turns_bytes_(step.arena_bytes()) {
     if (!forces_parts() || step.wanted_counts().empty()) steps_.push_back({step.in_parts(1, 1), step.in_parts(1, 1)});
     int before = 1;
     for (const int parts : step.wanted_counts()) {
@@ -104,6 +103,7 @@ class Schedules {
     }
     if (request.budget() > 0) arena_bytes_ = request.budget() - schedule::resident_bytes(step.program());
     arena_bytes_ = std::min(arena_bytes_, bytes_of(request.overlap.memory_factor));
+    made_.assign(policy_table().size(), std::vector<Rungs>(steps_.size()));
   }
 
   // The shortest schedule of the policy, or of those that it contains, that fits overlap.memory_factor and the budget;
@@ -176,22 +176,19 @@ class Schedules {
 
   const Rungs& of(std::size_t policy, std::size_t step) {
     const std::size_t at = std::min(step, steps_of(policy) - 1);
-    std::vector<Rungs>& steps = made_[policy];
-    steps.resize(steps_.size());
+    Rungs& rungs = made_[policy][at];
     std::int64_t last = std::numeric_limits<std::int64_t>::max();
-    for (const double factor : memory_rungs) {
-      if (steps[at].size() == std::size(memory_rungs)) break;
-      const std::int64_t bytes = bytes_of(factor);
+    while (rungs.size() < std::size(memory_rungs)) {
+      const std::int64_t bytes = bytes_of(memory_rungs[rungs.size()]);
       // What is within this limit, or was not within the last one, is found again.
-      if (!steps[at].empty() && (steps[at].back()->arena_bytes <= bytes || steps[at].back()->arena_bytes > last)) {
-        steps[at].push_back(steps[at].back());
+      if (!rungs.empty() && (rungs.back()->arena_bytes <= bytes || rungs.back()->arena_bytes > last)) {
+        rungs.push_back(rungs.back());
         continue;
       }
       last = bytes;
-      auto made = std::make_shared<const Scheduled>(make(policy, at, steps[at].size()));
-      made_[policy][at].push_back(std::move(made));
+      rungs.push_back(std::make_shared<const Scheduled>(make(policy, at, rungs.size())));
     }
-    return steps[at];
+    return rungs;
   }
 
   Scheduled make(std::size_t index, std::size_t at, std::size_t rung) {

@@ -319,8 +319,8 @@ Status load_parameters(const Checkpoint& checkpoint, runtime::TensorStore& store
 
 namespace {
 
-// Writes the ids that begin and end texts into the folder's generation_config.json, beside what that holds. One that is
-// no JSON object is written anew.
+// Writes the ids that begin and end texts into the folder's generation_config.json, beside what that holds. A file
+// that is no JSON object is replaced.
 Status write_bounds(const fs::path& folder, const data::TextBounds& bounds) {
   if (bounds.ends.empty()) return {};
   nlohmann::ordered_json config = nlohmann::ordered_json::object();

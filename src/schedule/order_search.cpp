@@ -66,7 +66,6 @@ class SplitStep {
 
   const Split& split() const { return split_; }
   const Chunked& chunked() const { return chunked_; }
-  const Orders& orders() const { return orders_; }
 
   Made& find(const ListOptions& options) {
     for (const std::unique_ptr<Made>& made : made_)
