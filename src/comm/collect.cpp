@@ -101,6 +101,11 @@ Result<bool> any(comm::Communicator& world, bool mine) {
   return sum > 0;
 }
 
+Error during(std::string_view phase, Error error) {
+  if (error.code == ExitCode::communication) error.message = fmt::format("{}: {}", phase, error.message);
+  return error;
+}
+
 Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const std::string& mine, int root) {
   LANCET_ASSIGN(const auto sizes, comm::collect(world, mine.size()));
   std::string sent = mine;

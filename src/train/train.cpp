@@ -159,14 +159,10 @@ class Run {
     return status;
   }
 
-  // Adds the phase and the step to a communication error, since messages between steps belong to no instruction that
-  // the error could name.
   template <class T>
   Result<T> named(std::string_view what, Result<T> result) const {
-    if (result.ok() || result.error().code != ExitCode::communication) return result;
-    Error error = result.error();
-    error.message = fmt::format("{} step {}: {}", what, state_.position.step, error.message);
-    return error;
+    if (result.ok()) return result;
+    return comm::during(fmt::format("{} step {}", what, state_.position.step), result.error());
   }
 
   void count(run::StepRecord& record) {

@@ -460,8 +460,9 @@ class TrainerImpl final : public Trainer {
   Status fill_inputs(std::int64_t step, int run) {
     if (read_ != std::pair(step, run)) {
       const Status mine = read(step, run);
-      LANCET_ASSIGN(const bool failed, comm::any(world_, !mine.ok()));
-      if (failed) return comm::agree(world_, mine);
+      const Result<bool> failed = comm::any(world_, !mine.ok());
+      if (!failed.ok()) return comm::during(fmt::format("the inputs of step {}", step + 1), failed.error());
+      if (*failed) return comm::agree(world_, mine);
     }
     int number = run * micro_batches_a_run();
     std::size_t at = 0;

@@ -59,6 +59,10 @@ Status broadcast_status(comm::Communicator& world, const Status& mine, int root)
 // Collective: true if `mine` is true on any rank.
 Result<bool> any(comm::Communicator& world, bool mine);
 
+// Adds the phase to a communication error: messages between the runs of a plan belong to no instruction that the error
+// could name.
+Error during(std::string_view phase, Error error);
+
 // Collective: returns every rank's text, by rank, on root; an empty list on the other ranks.
 Result<std::vector<std::string>> gather_texts(comm::Communicator& world, const std::string& mine, int root);
 
