@@ -97,12 +97,13 @@ bool begins_layer(const Step& step, std::size_t i) {
   return false;
 }
 
-// The last instruction of the forward pass that reads what is decided there.
+// The last instruction of the forward pass that reads what is decided there, or has the label of one that does:
+// gradients follow a label's instructions, so these stay together.
 std::size_t last_reader(const Step& step, std::size_t decision) {
   const auto& instructions = step.program().instructions;
   std::size_t last = decision;
   for (std::size_t i = decision + 1; i < step.forward_end(); ++i)
-    if (reads(instructions[i], instructions[decision])) last = i;
+    if (reads(instructions[i], instructions[decision]) || instructions[i].label == instructions[last].label) last = i;
   return last;
 }
 

@@ -39,6 +39,8 @@ def plan_cases():
         "on h100": on(MOE, "dgx-h100", 16, "overlap.policy=auto"),
         "top-2, no drops": on(MOE, "p4de-a100", 16, lancet, "model.num_experts_per_tok=2", "model.router=top_k",
                               "model.capacity_factor=null"),
+        "top-2, no drops, on v100": on(MOE, "p3dn-v100", 32, lancet, "model.num_experts_per_tok=2",
+                                       "model.router=top_k", "model.capacity_factor=null", "train.dtype=fp32"),
         "gshard": on(MOE, "p4de-a100", 8, lancet, "model.num_experts_per_tok=2", "model.router=gshard"),
         "batch prioritized": on(MOE, "p4de-a100", 8, lancet, "model.router=batch_prioritized"),
         "expert choice": on(MOE, "p4de-a100", 8, lancet, "model.router=expert_choice"),
