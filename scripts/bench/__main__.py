@@ -13,6 +13,7 @@ from bench.run import Failed, python_with  # noqa: E402
 PLOTS = ("matplotlib", "expected python3-matplotlib for the plots; scripts/install_deps.sh --plots installs it")
 COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "sweep": ("the points of an experiment: simulated, or run here or on an emulated cluster", None),
+    "cases": ("models that people train: Lancet beside the best published ways, simulated", None),
     "emulated": ("every policy on emulated devices and links, run against predicted", None),
     "imbalance": ("step time and gain by the imbalance of the routing, simulated", None),
     "overlap": ("the policies on an emulated network, in turns: steps, exposed time, memory", None),

@@ -137,7 +137,9 @@ void print_tables(const config::Config& config, const PlanArguments& arguments, 
   const std::int64_t in_plan = ir::micro_batches(planned.plan.program);
   if (!arguments.alone && arguments.target.plan_file.empty() && planned.stages.empty() &&
       planned.report.policies.size() < planner::compared_policies(in_plan).size())
-    fmt::print("note: a large step is planned by sequential and overlap.policy alone; auto compares all policies\n");
+    fmt::print(
+        "note: a large step is planned by sequential and overlap.policy alone; --set overlap.policy=NAME plans "
+        "another\n");
   if (const std::int64_t all = config.train.gradient_accumulation_steps; all > in_plan)
     fmt::print("note: a step of {} micro batches runs this plan {} times; times are of one run\n", all, all / in_plan);
   std::string memory = memory_text(planned);

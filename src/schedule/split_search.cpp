@@ -84,12 +84,18 @@ std::string describe(const Cut& cut, std::span<const int> counts) {
 }
 
 std::string describe(const Step& step, const std::vector<Range>& ranges) {
+  constexpr std::size_t most_described = 3;
+  const auto label = [&](int i) { return std::string_view(step.program().instructions[std::size_t(i)].label); };
   if (ranges.empty()) return "forward whole";
+  const auto [least, most] = std::ranges::minmax(ranges, {}, &Range::parts);
+  if (ranges.size() > most_described)
+    return fmt::format(
+        "forward in {} ranges of {} parts from {} to {}", ranges.size(),
+        least.parts == most.parts ? fmt::to_string(most.parts) : fmt::format("{} to {}", least.parts, most.parts),
+        label(ranges.front().begin), label(ranges.back().end - 1));
   std::string text = "forward in";
   for (const Range& range : ranges)
-    text += fmt::format(" {} parts from {} to {},", range.parts,
-                        step.program().instructions[std::size_t(range.begin)].label,
-                        step.program().instructions[std::size_t(range.end) - 1].label);
+    text += fmt::format(" {} parts from {} to {},", range.parts, label(range.begin), label(range.end - 1));
   text.pop_back();
   return text;
 }
