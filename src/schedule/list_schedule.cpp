@@ -165,7 +165,8 @@ class Scheduler {
         memory_(memory.bytes, users_of_blocks(jobs, memory)),
         users_(jobs),
         urgency_(ranks_by_urgency()),
-        length_(jobs.size(), [&](std::size_t i) { return jobs[i].ms; }, [&](std::size_t i) { return waits_for_gap(i); }),
+        length_(
+            jobs.size(), [&](std::size_t i) { return jobs[i].ms; }, [&](std::size_t i) { return waits_for_gap(i); }),
         missing_(jobs.size()) {
     memory_.start(memory.before);
     result_.end.resize(jobs.size());
@@ -359,7 +360,7 @@ class Scheduler {
   std::vector<ir::Stream> streams_{ir::Stream::expert, ir::Stream::compute, ir::Stream::reduce};
   std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
   std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it
-  std::vector<Queue> ready_{ir::stream_count, Queue(urgency_)};  // by stream
+  std::vector<Queue> ready_{ir::stream_count, Queue(urgency_)};    // by stream
   // Fillers that wait, in two orders: all, and those that an all-reduce needs.
   Queue fillers_{length_}, urgent_fillers_{urgency_}, feeders_{length_}, urgent_feeders_{urgency_};
   std::array<Running, ir::stream_count> running_;

@@ -175,7 +175,8 @@ class OrderSearch {
   };
 
   Tried split(const std::string& how, Split split) const {
-    std::shared_ptr<SplitStep>& of = (*std::static_pointer_cast<Splits>(step_.notes().orders))[{split.parts, split.cuts}];
+    std::shared_ptr<SplitStep>& of =
+        (*std::static_pointer_cast<Splits>(step_.notes().orders))[{split.parts, split.cuts}];
     if (!of) {
       Rewritten rewritten = rewrite(step_.program(), split);
       std::vector<cost::OpCost> op_costs = step_.op_costs(rewritten, split);

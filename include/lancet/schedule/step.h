@@ -45,7 +45,7 @@ class Step {
   const AxisRows& rows(const Cut& cut) const { return of(cut).rows; }
   // What searches of this step, in whatever numbers of parts, have found and others may use; theirs to fill.
   struct Notes {
-    std::shared_ptr<void> orders;                          // of search_orders()
+    std::shared_ptr<void> orders;                           // of search_orders()
     std::map<std::array<std::size_t, 3>, double> range_ms;  // of [first, last) in some parts, by list scheduling
   };
   Notes& notes() const { return *notes_; }
