@@ -15,6 +15,11 @@ namespace {
 
 constexpr double no_end = std::numeric_limits<double>::infinity();
 
+// Of streams that are free at once, the first starts first.
+constexpr ir::Stream in_turn[] = {ir::Stream::expert,      ir::Stream::compute,          ir::Stream::reduce,
+                                  ir::Stream::send_next,   ir::Stream::receive_previous, ir::Stream::send_previous,
+                                  ir::Stream::receive_next};
+
 // The jobs that wait for each job.
 class Users {
  public:
@@ -172,11 +177,7 @@ class Scheduler {
     result_.end.resize(jobs.size());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       missing_[i] = static_cast<int>(jobs[i].needs.size());
-      given_[index(jobs[i].stream)].push_back(std::int32_t(i));
     }
-    for (ir::Stream stream :
-         {ir::Stream::send_next, ir::Stream::receive_previous, ir::Stream::send_previous, ir::Stream::receive_next})
-      if (!given_[index(stream)].empty()) streams_.push_back(stream);
   }
 
   ListSchedule run() {
@@ -211,7 +212,6 @@ class Scheduler {
   }
 
   void make_ready(std::int32_t id) {
-    if (options_.in_order[index(job(id).stream)]) return;  // pick() finds it
     if (!waits_for_gap(std::size_t(id))) return ready_[index(job(id).stream)].insert(id);
     for (Queue* queue : {&fillers_, &urgent_fillers_}) queue->insert(id);
     if (job(id).feeds_network)
@@ -227,7 +227,7 @@ class Scheduler {
 
   bool start_some() {
     bool started = false;
-    for (ir::Stream stream : streams_) {
+    for (ir::Stream stream : in_turn) {
       if (running_[index(stream)].job >= 0 || blocked(stream)) continue;
       const std::int32_t next = pick(stream);
       if (next < 0) continue;
@@ -242,15 +242,7 @@ class Scheduler {
     return running_[index(stream == ir::Stream::expert ? ir::Stream::reduce : ir::Stream::expert)].job >= 0;
   }
 
-  // The next one of a stream that keeps the order of its jobs; -1: it has to wait.
-  std::int32_t pick_next(ir::Stream stream) {
-    std::size_t& next = next_[index(stream)];
-    const std::vector<std::int32_t>& given = given_[index(stream)];
-    return next < given.size() && missing_[std::size_t(given[next])] == 0 ? given[next++] : -1;
-  }
-
   std::int32_t pick(ir::Stream stream) {
-    if (options_.in_order[index(stream)]) return pick_next(stream);
     if (stream == ir::Stream::compute && memory_.bytes() > options_.memory_bytes)
       if (const std::int32_t filler = most_freeing_filler(); filler >= 0) return take_filler(filler);
     if (stream == ir::Stream::compute && options_.feed_network && network_is_idle())
@@ -323,7 +315,7 @@ class Scheduler {
     result_.order.push_back({id});
     memory_.start(job(id).blocks);
     const double end = now_ + job(id).ms;
-    if (stream == ir::Stream::expert) message_end_ = end + job(id).rest_ms;
+    if (stream == ir::Stream::expert) message_end_ = end;
     result_.end[std::size_t(id)] = end;
     if (job(id).ms > 0)
       running_[index(stream)] = {id, end};
@@ -357,15 +349,12 @@ class Scheduler {
   const Ranks urgency_;  // by the longest path from a job's start in ms, less the lead of its part
   const Ranks length_;   // of fillers
   std::vector<int> missing_;
-  std::vector<ir::Stream> streams_{ir::Stream::expert, ir::Stream::compute, ir::Stream::reduce};
-  std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
-  std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it
-  std::vector<Queue> ready_{ir::stream_count, Queue(urgency_)};    // by stream
+  std::vector<Queue> ready_{ir::stream_count, Queue(urgency_)};  // by stream
   // Fillers that wait, in two orders: all, and those that an all-reduce needs.
   Queue fillers_{length_}, urgent_fillers_{urgency_}, feeders_{length_}, urgent_feeders_{urgency_};
   std::array<Running, ir::stream_count> running_;
   double now_ = 0;
-  double message_end_ = 0;  // of the all-to-all under way, if none of its tiles has to wait
+  double message_end_ = 0;  // of the all-to-all under way
   ListSchedule result_;
 };
 
