@@ -19,7 +19,6 @@ COMMANDS = {  # name: (purpose, (library, error without it) or None)
     "overlap": ("the policies on an emulated network, in turns: steps, exposed time, memory", None),
     "overlap_devices": ("the policies on emulated devices: those points, one MoE layer, rings", None),
     "stages": ("pipeline stages and placements on emulated devices, run against predicted", None),
-    "bounds": ("what ways to overlap would bring with ideal dependencies, simulated", None),
     "placement": ("models on unlike devices, every solver, simulated; planning time measured", None),
     "recompute": ("what it costs to keep half of the activations, simulated, or measured here", None),
     "bubbles": ("the schedules of pipeline stages: bubbles, memory, bounds, simulated", None),

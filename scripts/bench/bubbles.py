@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from bench import run
-from bench.bounds import Case, Plans
+from bench.declared import Case, Plans
 from bench.table import markdown, number, percent, write_page
 
 SCHEDULES = ("1f1b", "zero_bubble", "interleaved", "searched")

@@ -19,7 +19,7 @@ import functools
 import statistics
 
 from bench import policies, run
-from bench.bounds import CASES, CPU, Case, Plans
+from bench.declared import CASES, CPU, Case, Plans
 from bench.policies import CLUSTER, OURS, Point, applying, intervals, medians
 from bench.table import markdown, number, percent, signed_percent, write_page
 

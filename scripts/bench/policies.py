@@ -95,7 +95,7 @@ class Point(NamedTuple):
     settings: list  # FIELD=VALUE of all policies
     hosts: int
     policies: list  # POLICY or POLICY:PARTS; the first is the one without overlap
-    share: NamedTuple = None  # of communication (bounds.Share), which the rate of the links is to give
+    share: NamedTuple = None  # of communication (declared.Share), which the rate of the links is to give
     figures: Callable = lambda rows: {}  # of the medians by policy, as figures by name
 
     def not_run(self):

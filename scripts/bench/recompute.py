@@ -9,15 +9,15 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from bench import bounds, run
-from bench.bounds import Case, Plans
+from bench import declared, run
+from bench.declared import Case, Plans
 from bench.table import markdown, number, signed_percent, write_page
 
 HERE = "configs/bench-overlap.json"
 CASES = {
     "dense": Case("dense GPT-2, one rank", "configs/bench-gpt2-s.json",
                   ["model.moe_layer_freq=0", "train.micro_batch_size=16"], 1, "p4de-a100"),
-    **{name: bounds.CASES[name] for name in ("fp32", "tensor-4", "v100-s", "a100-s", "h100-l")},
+    **{name: declared.CASES[name] for name in ("fp32", "tensor-4", "v100-s", "a100-s", "h100-l")},
 }
 POLICIES = ("sequential", "dw", "lancet")
 TRIES = 8  # halvings of the interval of limits

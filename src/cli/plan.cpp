@@ -152,13 +152,10 @@ void print_tables(const config::Config& config, const PlanArguments& arguments, 
     fmt::print("\n{}\n{}\n{}{}\n{}", policy_table(planned.report), schedule_text(planned), memory,
                cover_table(communications), timeline_chart(planned.plan));
   }
-  if (planned.report.bounds) fmt::print("\n{}", bounds_table(planned.report));
   if (arguments.passes) fmt::print("\n{}", pass_table(planned.report));
 }
 
 Status plan(const config::Config& config, const ConfigArguments& file, const PlanArguments& arguments) {
-  if (config.mesh.stage > 1 && arguments.target.bounds)
-    return config_error(fmt::format("--bounds: expected mesh.stage = 1, found {}", config.mesh.stage));
   LANCET_TRY(planner::check_skip(arguments.target.skip));
   if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
   if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
@@ -216,8 +213,6 @@ void add_plan(CLI::App& app, Selection& selection) {
   CLI::Option* json = command->add_flag(
       "--json", arguments->json,
       "Print one JSON object, also of a step that the device has no memory for (docs/experiments.md)");
-  command->add_flag("--bounds", arguments->target.bounds,
-                    "List what each known way to overlap would bring with ideal dependencies");
   command->add_flag("--passes", arguments->passes, "List the passes that made the plan, with their times");
   command->add_option("--dump", arguments->dump, "Write the Program after each pass into this folder, as NN_name.ir")
       ->type_name("DIR");
@@ -239,8 +234,8 @@ void add_plan(CLI::App& app, Selection& selection) {
                    "Say of each communication also what hid it in this trace.json of a run of the same plan (--plan)")
       ->type_name("FILE")
       ->needs(given);
-  for (const char* of_planning : {"--bounds", "--passes", "--dump", "--skip"}) given->excludes(of_planning);
-  for (const char* of_text : {"--bounds", "--passes", "--trace"}) json->excludes(of_text);
+  for (const char* of_planning : {"--passes", "--dump", "--skip"}) given->excludes(of_planning);
+  for (const char* of_text : {"--passes", "--trace"}) json->excludes(of_text);
   command->callback([config_arguments, arguments, &selection] {
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));

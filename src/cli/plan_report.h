@@ -10,9 +10,7 @@ namespace lancet::cli {
 
 std::string pass_table(const planner::PlanReport& report);    // a row for each pass that made the plan
 std::string policy_table(const planner::PlanReport& report);  // a row for each policy
-// A row for each way to overlap: the ideal step under it, from the whole step and from the plan. The report has bounds.
-std::string bounds_table(const planner::PlanReport& report);
-std::string schedule_text(const run::PlannedStep& planned);  // the chosen plan: ranges, size, lower bound
+std::string schedule_text(const run::PlannedStep& planned);   // the chosen plan: ranges, size, lower bound
 // What fits the memory limit, what the backward pass makes again and what that costs; empty if there is neither.
 std::string memory_text(const run::PlannedStep& planned);
 // The computation that hides each communication, predicted and, in a line below, measured.

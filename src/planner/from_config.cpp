@@ -172,7 +172,6 @@ Result<PlanRequest> step_request(const StepModel& model, const StepOptions& opti
   request.compare = options.compare;
   request.skip = options.skip;
   request.keep_texts = options.keep_texts;
-  request.bounds = options.bounds;
   return request;
 }
 

@@ -127,7 +127,6 @@ class Schedules {
   // Under the lowest limit of memory; for a policy of which no schedule fits.
   const Scheduled& least_memory(const Policy& policy) { return *of(index_of(policy.name), 0).back(); }
   const Scheduled& in_turns() { return *of(index_of(sequential), 0).front(); }
-  std::int64_t arena_bytes() const { return arena_bytes_; }  // that a schedule may have
 
   static std::size_t index_of(std::string_view name) {
     const Policy* policy = find_policy(name);
@@ -271,13 +270,6 @@ LowerBound lower_bound_of(const Candidate& unsplit, const cost::Interference& in
   return {compute + std::min(core, network), network};
 }
 
-PlanBounds bounds_of(const Step& step, const Candidate& chosen, std::int64_t arena_bytes) {
-  const double factor = std::min(1000.0, double(arena_bytes) / double(step.arena_bytes()));
-  const auto memory = std::int64_t(factor * double(step.peak_bytes()));
-  const std::vector<schedule::Chunked> plan{{chosen.program, chosen.op_costs}};
-  return {factor, schedule::find_bounds(schedule::chunked_variants(step), memory), schedule::find_bounds(plan, memory)};
-}
-
 const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {
   const config::Overlap& overlap = request.overlap;
   const Scheduled& first = schedules.in_turns();
@@ -349,7 +341,6 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
   made.lower_bound = lower_bound_of(schedules.in_turns().whole(), step.costs().interference());
-  if (request.bounds) made.bounds = bounds_of(step, chosen.candidate, schedules.arena_bytes());
   *report = std::move(made);
   return plan;
 }

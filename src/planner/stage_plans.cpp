@@ -91,6 +91,12 @@ std::vector<std::int64_t> most_arena_bytes(std::span<const Made> sequential, con
   return most;
 }
 
+schedule::RankClass class_of(int stage, const ir::Program& program, const schedule::Dependencies& needed,
+                             std::span<const cost::OpCost> op_costs, const PlanRequest& request) {
+  const auto costs = request.costs->of_stage(stage);
+  return {program, needed, op_costs, costs->interference(), costs->launch_ms()};
+}
+
 // The stages of a search, which orders their instructions itself.
 struct Work {
   Work(std::span<const Made> made, const PlanRequest& request) {
@@ -101,12 +107,12 @@ struct Work {
     }
     costs = op_costs_of(programs, request).value().value();
     for (std::size_t stage = 0; stage < programs.size(); ++stage)
-      work.push_back({*programs[stage], needed[stage], costs[stage]});
+      work.push_back(class_of(int(stage), *programs[stage], needed[stage], costs[stage], request));
   }
 
   std::vector<schedule::Dependencies> needed;
   OpCosts costs;
-  std::vector<schedule::StageWork> work;
+  std::vector<schedule::RankClass> work;
 };
 
 // Puts the micro batches of all stages, as a policy schedules them, in the order of request.pipeline_schedule. Under
@@ -154,8 +160,7 @@ class Stages {
       repeat(sample.back(), few);
     }
     const Work all(made_, request_), some(sample, request_);
-    auto found = schedule::search_stages(all.work, sample.empty() ? all.work : some.work, request_.mesh,
-                                         request_.costs->launch_ms(), most_bytes_);
+    auto found = schedule::search_stages(all.work, sample.empty() ? all.work : some.work, request_.mesh, most_bytes_);
     if (!found) return std::nullopt;
     return StageOrders{std::move(found->stages), said("a list schedule of all stages"), found->makespan};
   }
@@ -198,10 +203,10 @@ class Stages {
     std::vector<const ir::Program*> programs;
     for (const schedule::PipelineOrder& order : orders) programs.push_back(&order.program);
     const OpCosts op_costs = op_costs_of(programs, request_).value().value();
-    std::vector<schedule::StageWork> work;
+    std::vector<schedule::RankClass> work;
     for (std::size_t stage = 0; stage < orders.size(); ++stage)
-      work.push_back({orders[stage].program, orders[stage].needed, op_costs[stage]});
-    const double ms = schedule::simulate_stages(work, request_.mesh, request_.costs->launch_ms()).makespan;
+      work.push_back(class_of(int(stage), orders[stage].program, orders[stage].needed, op_costs[stage], request_));
+    const double ms = schedule::simulate(work, request_.mesh).makespan;
     const bool fit = fits(orders);
     return {std::move(orders), std::move(how), ms, fit};
   }
@@ -335,24 +340,21 @@ Result<StageOrders> order(std::vector<Made>& made, const PlanRequest& request, P
 
 // What no order of these instructions goes below.
 double least_of(std::span<const Made> made, const PlanRequest& request) {
-  std::vector<schedule::Dependencies> needed;
-  for (const Made& one : made) needed.push_back(ir::dependencies(one.candidate.program));
-  std::vector<schedule::StageWork> work;
-  for (std::size_t stage = 0; stage < made.size(); ++stage)
-    work.push_back({made[stage].candidate.program, needed[stage], made[stage].candidate.op_costs});
-  return schedule::least_makespan(schedule::stage_graph(work, request.mesh, request.costs->launch_ms()), work);
+  const Work all(made, request);
+  return schedule::least_makespan(schedule::stage_graph(all.work, request.mesh), all.work);
 }
 
 // Sets the timelines. False if the costs lack an op, which they may.
 Result<bool> predict(std::vector<Made>& made, const PlanRequest& request, StageReport& report) {
   LANCET_ASSIGN(std::optional<OpCosts> op_costs, op_costs_of(programs_of(made), request));
   if (!op_costs) return false;
-  std::vector<schedule::StageWork> work;
+  std::vector<schedule::RankClass> work;
   for (Made& one : made) {
-    one.candidate.op_costs = std::move((*op_costs)[work.size()]);
-    work.push_back({one.candidate.program, one.candidate.needed, one.candidate.op_costs});
+    Candidate& all = one.candidate;
+    all.op_costs = std::move((*op_costs)[work.size()]);
+    work.push_back(class_of(int(work.size()), all.program, all.needed, all.op_costs, request));
   }
-  schedule::StagesTimeline times = schedule::simulate_stages(work, request.mesh, request.costs->launch_ms());
+  schedule::StagesTimeline times = schedule::simulate(work, request.mesh);
   report.makespan = times.makespan;
   report.least = least_of(made, request);
   for (std::size_t stage = 0; stage < made.size(); ++stage) {

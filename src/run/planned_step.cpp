@@ -104,8 +104,7 @@ Result<PlannedStep> planned(const planner::StepModel& model, const PlanTarget& t
                                      .device_bytes = device_bytes,
                                      .compare = target.compare,
                                      .skip = target.skip,
-                                     .keep_texts = target.keep_texts,
-                                     .bounds = target.bounds},
+                                     .keep_texts = target.keep_texts},
                                     &result.report, &result.stage_times);
   result.planning_ms = processor_ms() - start;
   if (!plans.ok()) return Error{plans.error().code, origin + ": " + plans.error().message, false};

@@ -7,13 +7,18 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
-#include <set>
 
 namespace lancet::schedule {
 namespace {
 
 constexpr double no_end = std::numeric_limits<double>::infinity();
+
+// Of streams that are free at once, the first starts first.
+constexpr ir::Stream in_turn[] = {ir::Stream::expert,      ir::Stream::compute,          ir::Stream::reduce,
+                                  ir::Stream::send_next,   ir::Stream::receive_previous, ir::Stream::send_previous,
+                                  ir::Stream::receive_next};
 
 // The jobs that wait for each job.
 class Users {
@@ -74,34 +79,87 @@ std::vector<int> users_of_blocks(std::span<const Job> jobs, const ListMemory& me
   return users;
 }
 
-// Orders jobs by their urgency, the most urgent first.
-struct Urgent {
-  const std::vector<double>* urgency;
-  bool operator()(std::int32_t a, std::int32_t b) const {
-    const double ra = (*urgency)[std::size_t(a)], rb = (*urgency)[std::size_t(b)];
-    return ra != rb ? ra > rb : a < b;
+// A set of small numbers, as bits.
+class Bits {
+ public:
+  explicit Bits(std::size_t count = 0) : words_((count + 63) / 64), low_(words_.size()) {}
+  void insert(std::size_t i) {
+    words_[i / 64] |= std::uint64_t{1} << i % 64;
+    low_ = std::min(low_, i / 64);
+  }
+  void erase(std::size_t i) {
+    words_[i / 64] &= ~(std::uint64_t{1} << i % 64);
+    while (low_ < words_.size() && words_[low_] == 0) ++low_;
+  }
+  bool empty() const { return low_ == words_.size(); }
+  // The least one from i on, and the greatest one before i; -1: none.
+  std::int32_t first_from(std::size_t i) const {
+    std::size_t word = std::max(i / 64, low_);
+    if (word >= words_.size()) return -1;
+    std::uint64_t bits = word == i / 64 ? words_[word] >> i % 64 << i % 64 : words_[word];
+    while (bits == 0 && ++word < words_.size()) bits = words_[word];
+    return bits == 0 ? -1 : std::int32_t(word * 64) + std::countr_zero(bits);
+  }
+  std::int32_t last_before(std::size_t i) const {
+    std::size_t word = i / 64;
+    std::uint64_t bits = i % 64 == 0 ? 0 : words_[word] << (64 - i % 64) >> (64 - i % 64);
+    while (bits == 0 && word > low_) bits = words_[--word];
+    return bits == 0 ? -1 : std::int32_t(word * 64) + 63 - std::countl_zero(bits);
+  }
+
+ private:
+  std::vector<std::uint64_t> words_;
+  std::size_t low_;  // the first word that is not 0
+};
+
+// Places of the jobs in an order: those with the least keys first; of equals, the earlier job.
+struct Ranks {
+  std::vector<std::int32_t> job;  // by place
+  std::vector<std::int32_t> of;   // by job; -1: it has none
+  std::vector<double> key;        // by place
+
+  template <class Key, class Has>
+  Ranks(std::size_t jobs, Key key_of, Has has) : of(jobs, -1) {
+    std::vector<std::pair<double, std::int32_t>> sorted;
+    for (std::size_t i = 0; i < jobs; ++i)
+      if (has(i)) sorted.emplace_back(key_of(i), std::int32_t(i));
+    std::ranges::sort(sorted);
+    for (const auto& [value, id] : sorted) {
+      of[std::size_t(id)] = std::int32_t(job.size());
+      job.push_back(id);
+      key.push_back(value);
+    }
   }
 };
-using Queue = std::set<std::int32_t, Urgent>;
 
-// Fillers that wait, in two orders.
-struct Fillers {
-  std::set<std::pair<double, std::int32_t>> by_length;
-  Queue by_urgency;
-  void insert(double ms, std::int32_t id) {
-    by_length.insert({ms, id});
-    by_urgency.insert(id);
+// Jobs that wait, by their places.
+class Queue {
+ public:
+  explicit Queue(const Ranks& ranks) : ranks_(&ranks), bits_(ranks.job.size()) {}
+  bool empty() const { return bits_.empty(); }
+  void insert(std::int32_t id) { bits_.insert(place(id)); }
+  void erase(std::int32_t id) { bits_.erase(place(id)); }
+  // The first one of which `is` holds; -1: none.
+  template <class Is>
+  std::int32_t find(Is is) const {
+    for (std::int32_t at = bits_.first_from(0); at >= 0; at = bits_.first_from(std::size_t(at) + 1))
+      if (const std::int32_t id = ranks_->job[std::size_t(at)]; is(id)) return id;
+    return -1;
   }
-  void erase(double ms, std::int32_t id) {
-    by_length.erase({ms, id});
-    by_urgency.erase(id);
+  std::int32_t first() const {
+    return find([](std::int32_t) { return true; });
   }
-  // -1 if there is none.
-  std::int32_t most_urgent() const { return by_urgency.empty() ? -1 : *by_urgency.begin(); }
-  std::int32_t longest_within(double gap) const {
-    const auto above = by_length.upper_bound({gap, std::numeric_limits<std::int32_t>::max()});
-    return above == by_length.begin() ? -1 : std::prev(above)->second;
+  // The last one whose key is at most `most`; -1: none.
+  std::int32_t last_within(double most) const {
+    const auto end = std::ranges::upper_bound(ranks_->key, most) - ranks_->key.begin();
+    const std::int32_t at = bits_.last_before(std::size_t(end));
+    return at < 0 ? -1 : ranks_->job[std::size_t(at)];
   }
+
+ private:
+  std::size_t place(std::int32_t id) const { return std::size_t(ranks_->of[std::size_t(id)]); }
+  const Ranks* ranks_;
+  Bits bits_;
 };
 
 class Scheduler {
@@ -111,17 +169,15 @@ class Scheduler {
         options_(options),
         memory_(memory.bytes, users_of_blocks(jobs, memory)),
         users_(jobs),
-        urgency_(urgencies_of(jobs, users_, options)),
+        urgency_(ranks_by_urgency()),
+        length_(
+            jobs.size(), [&](std::size_t i) { return jobs[i].ms; }, [&](std::size_t i) { return waits_for_gap(i); }),
         missing_(jobs.size()) {
     memory_.start(memory.before);
     result_.end.resize(jobs.size());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       missing_[i] = static_cast<int>(jobs[i].needs.size());
-      given_[index(jobs[i].stream)].push_back(std::int32_t(i));
     }
-    for (ir::Stream stream :
-         {ir::Stream::send_next, ir::Stream::receive_previous, ir::Stream::send_previous, ir::Stream::receive_next})
-      if (!given_[index(stream)].empty()) streams_.push_back(stream);
   }
 
   ListSchedule run() {
@@ -146,25 +202,32 @@ class Scheduler {
   static std::size_t index(ir::Stream stream) { return static_cast<std::size_t>(stream); }
   const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
 
+  Ranks ranks_by_urgency() const {
+    const std::vector<double> urgency = urgencies_of(jobs_, users_, options_);
+    return {jobs_.size(), [&](std::size_t i) { return -urgency[i]; }, [](std::size_t) { return true; }};
+  }
+
+  bool waits_for_gap(std::size_t i) const {
+    return options_.fill_gaps && jobs_[i].filler && jobs_[i].stream == ir::Stream::compute;
+  }
+
   void make_ready(std::int32_t id) {
-    if (options_.in_order[index(job(id).stream)]) return;  // pick() finds it
-    if (!options_.fill_gaps || !job(id).filler || job(id).stream != ir::Stream::compute) {
-      ready_[index(job(id).stream)].insert(id);
-      return;
-    }
-    fillers_.insert(job(id).ms, id);
-    if (job(id).feeds_network) feeders_.insert(job(id).ms, id);
+    if (!waits_for_gap(std::size_t(id))) return ready_[index(job(id).stream)].insert(id);
+    for (Queue* queue : {&fillers_, &urgent_fillers_}) queue->insert(id);
+    if (job(id).feeds_network)
+      for (Queue* queue : {&feeders_, &urgent_feeders_}) queue->insert(id);
   }
 
   std::int32_t take_filler(std::int32_t id) {
-    fillers_.erase(job(id).ms, id);
-    if (job(id).feeds_network) feeders_.erase(job(id).ms, id);
+    for (Queue* queue : {&fillers_, &urgent_fillers_}) queue->erase(id);
+    if (job(id).feeds_network)
+      for (Queue* queue : {&feeders_, &urgent_feeders_}) queue->erase(id);
     return id;
   }
 
   bool start_some() {
     bool started = false;
-    for (ir::Stream stream : streams_) {
+    for (ir::Stream stream : in_turn) {
       if (running_[index(stream)].job >= 0 || blocked(stream)) continue;
       const std::int32_t next = pick(stream);
       if (next < 0) continue;
@@ -179,45 +242,36 @@ class Scheduler {
     return running_[index(stream == ir::Stream::expert ? ir::Stream::reduce : ir::Stream::expert)].job >= 0;
   }
 
-  // The next one of a stream that keeps the order of its jobs; -1: it has to wait.
-  std::int32_t pick_next(ir::Stream stream) {
-    std::size_t& next = next_[index(stream)];
-    const std::vector<std::int32_t>& given = given_[index(stream)];
-    return next < given.size() && missing_[std::size_t(given[next])] == 0 ? given[next++] : -1;
-  }
-
   std::int32_t pick(ir::Stream stream) {
-    if (options_.in_order[index(stream)]) return pick_next(stream);
     if (stream == ir::Stream::compute && memory_.bytes() > options_.memory_bytes)
       if (const std::int32_t filler = most_freeing_filler(); filler >= 0) return take_filler(filler);
     if (stream == ir::Stream::compute && options_.feed_network && network_is_idle())
-      if (const std::int32_t filler = feeders_.most_urgent(); filler >= 0) return take_filler(filler);
+      if (const std::int32_t filler = urgent_feeders_.first(); filler >= 0) return take_filler(filler);
     if (const std::int32_t next = take_ready(stream); next >= 0) return next;
-    if (stream != ir::Stream::compute || fillers_.by_length.empty()) return -1;
-    return take_filler(message_end_ > now_ ? best_fit(message_end_ - now_) : fillers_.most_urgent());
+    if (stream != ir::Stream::compute || fillers_.empty()) return -1;
+    return take_filler(message_end_ > now_ ? best_fit(message_end_ - now_) : urgent_fillers_.first());
   }
 
   // The most urgent one that need not wait for memory; -1: none.
   std::int32_t take_ready(ir::Stream stream) {
     Queue& queue = ready_[index(stream)];
-    auto next = queue.end();
+    std::int32_t next = -1;
     if (stream != ir::Stream::compute && memory_.bytes() > options_.memory_bytes)
-      next = std::ranges::find_if(queue, [&](std::int32_t id) { return job(id).feeds_filler; });
-    if (next == queue.end())
-      next = std::ranges::find_if(
-          queue, [&](std::int32_t id) { return memory_.bytes() + new_bytes(id) <= options_.hold_bytes; });
-    if (next == queue.end()) return -1;
-    const std::int32_t id = *next;
-    queue.erase(next);
-    return id;
+      next = queue.find([&](std::int32_t id) { return job(id).feeds_filler; });
+    if (next < 0)
+      next = queue.find([&](std::int32_t id) { return memory_.bytes() + new_bytes(id) <= options_.hold_bytes; });
+    if (next >= 0) queue.erase(next);
+    return next;
   }
 
   // Of the ready jobs of all streams, all of which wait for memory, the one that needs least.
   void start_held() {
     std::int32_t least = -1;
     for (const Queue& queue : ready_)
-      for (std::int32_t id : queue)
+      queue.find([&](std::int32_t id) {
         if (least < 0 || new_bytes(id) < new_bytes(least)) least = id;
+        return false;
+      });
     if (least < 0) return;
     ready_[index(job(least).stream)].erase(least);
     start(job(least).stream, least);
@@ -232,20 +286,22 @@ class Scheduler {
   // once. Fillers that an all-reduce needs are preferred, since the others can still run beside the last all-reduces.
   // If none is short enough, the shortest.
   std::int32_t best_fit(double gap) const {
-    if (const std::int32_t feeder = feeders_.longest_within(gap); feeder >= 0) return feeder;
-    if (const std::int32_t filler = fillers_.longest_within(gap); filler >= 0) return filler;
-    return fillers_.by_length.begin()->second;
+    if (const std::int32_t feeder = feeders_.last_within(gap); feeder >= 0) return feeder;
+    if (const std::int32_t filler = fillers_.last_within(gap); filler >= 0) return filler;
+    return fillers_.first();
   }
 
   // -1 if none frees anything.
   std::int32_t most_freeing_filler() const {
     std::int32_t best = -1;
     std::int64_t most = 0;
-    for (const auto& [_, id] : fillers_.by_length)
+    fillers_.find([&](std::int32_t id) {
       if (const std::int64_t freed = memory_.freed_by(job(id).blocks); freed > most) {
         most = freed;
         best = id;
       }
+      return false;
+    });
     return best;
   }
 
@@ -259,7 +315,7 @@ class Scheduler {
     result_.order.push_back({id});
     memory_.start(job(id).blocks);
     const double end = now_ + job(id).ms;
-    if (stream == ir::Stream::expert) message_end_ = end + job(id).rest_ms;
+    if (stream == ir::Stream::expert) message_end_ = end;
     result_.end[std::size_t(id)] = end;
     if (job(id).ms > 0)
       running_[index(stream)] = {id, end};
@@ -290,17 +346,15 @@ class Scheduler {
   const ListOptions& options_;
   LiveBlocks memory_;
   const Users users_;
-  const std::vector<double> urgency_;  // the longest path from a job's start in ms, less the lead of its part
+  const Ranks urgency_;  // by the longest path from a job's start in ms, less the lead of its part
+  const Ranks length_;   // of fillers
   std::vector<int> missing_;
-  std::vector<ir::Stream> streams_{ir::Stream::expert, ir::Stream::compute, ir::Stream::reduce};
-  std::array<std::vector<std::int32_t>, ir::stream_count> given_;  // by stream: its jobs in the order of the list
-  std::array<std::size_t, ir::stream_count> next_{};               // by stream: the next of them, if they keep it
-  Urgent urgent_{&urgency_};
-  std::vector<Queue> ready_{ir::stream_count, Queue(urgent_)};         // by stream
-  Fillers fillers_{{}, Queue(urgent_)}, feeders_{{}, Queue(urgent_)};  // all, and those that an all-reduce needs
+  std::vector<Queue> ready_{ir::stream_count, Queue(urgency_)};  // by stream
+  // Fillers that wait, in two orders: all, and those that an all-reduce needs.
+  Queue fillers_{length_}, urgent_fillers_{urgency_}, feeders_{length_}, urgent_feeders_{urgency_};
   std::array<Running, ir::stream_count> running_;
   double now_ = 0;
-  double message_end_ = 0;  // of the all-to-all under way, if none of its tiles has to wait
+  double message_end_ = 0;  // of the all-to-all under way
   ListSchedule result_;
 };
 

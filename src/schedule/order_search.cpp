@@ -112,7 +112,7 @@ class OrderSearch {
  public:
   OrderSearch(const Step& step, const config::Overlap& overlap)
       : step_(step), overlap_(overlap), memory_(step.peak_bytes()) {
-    if (!step.notes()) step.notes() = std::make_shared<Splits>();
+    if (!step.notes().orders) step.notes().orders = std::make_shared<Splits>();
   }
 
   void try_split(const std::string& how, const Split& split) {
@@ -175,7 +175,8 @@ class OrderSearch {
   };
 
   Tried split(const std::string& how, Split split) const {
-    std::shared_ptr<SplitStep>& of = (*std::static_pointer_cast<Splits>(step_.notes()))[{split.parts, split.cuts}];
+    std::shared_ptr<SplitStep>& of =
+        (*std::static_pointer_cast<Splits>(step_.notes().orders))[{split.parts, split.cuts}];
     if (!of) {
       Rewritten rewritten = rewrite(step_.program(), split);
       std::vector<cost::OpCost> op_costs = step_.op_costs(rewritten, split);

@@ -43,8 +43,7 @@ Dependencies renumbered(const Dependencies& dependencies, const Order& order);
 struct Job {
   ir::Stream stream = ir::Stream::compute;
   double ms = 0;
-  double rest_ms = 0;  // of a tile: the tiles of its instruction after it
-  int part = -1;       // of a split instruction; -1: whole
+  int part = -1;  // of a split instruction; -1: whole
   bool backward = false;
   bool feeds_network = false;        // an all-reduce needs it
   bool feeds_filler = false;         // a message for which only fillers wait
@@ -60,8 +59,6 @@ struct ListOptions {
   // Fillers run only where the compute stream would wait for the network; the one that fits the gap best is chosen
   // (Lancet, section 4.2). If false, they compete with all other jobs by urgency.
   bool fill_gaps = true;
-  // By stream: its jobs start in the order in which they are given, whatever is urgent.
-  std::array<bool, ir::stream_count> in_order = {};
   // The lead of each part over the next one, as a share of the longest path. With 0 the parts run abreast: all need the
   // network at the same time and leave it idle at the same time. With a large lead they spread over the layers and the
   // network always has work, but the memory of many layers is alive at once.

@@ -2,10 +2,13 @@
 // Its lives are given by vector clocks (ir::Life). Two blocks may share bytes if one is certainly dead before the other
 // is born. Blocks are placed from the largest to the smallest, each at the lowest offset that overlaps no block alive
 // at the same time. Outputs never die. A block that crosses the border between steps has two lives in a run; other
-// blocks may use its bytes in between.
+// blocks may use its bytes in between. From the instruction `until` on, all that the program lists comes after the
+// block's life for certain, so that no lives need be compared.
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
@@ -107,20 +110,47 @@ class Placer {
       return blocks_[a].bytes != blocks_[b].bytes ? blocks_[a].bytes > blocks_[b].bytes
                                                   : blocks_[a].first < blocks_[b].first;
     });
-    std::vector<const Block*> placed;  // by offset
+    std::vector<Place> places = found_lives();
+    std::vector<std::int32_t> placed;  // by offset
     for (std::size_t i : by_size) {
       Block& block = blocks_[i];
+      Place& place = places[i];
       std::int64_t offset = 0;
-      for (const Block* other : placed) {
-        if (other->offset >= offset + block.bytes) break;
-        if (other->offset + other->bytes <= offset || ir::are_apart(other->lives, block.lives)) continue;
-        offset = other->offset + other->bytes;
+      for (const std::int32_t id : placed) {
+        const Place& other = places[std::size_t(id)];
+        if (other.begin >= offset + block.bytes) break;
+        if (other.end <= offset || other.until <= place.from || place.until <= other.from) continue;
+        if (!ir::are_apart(blocks_[std::size_t(id)].lives, block.lives)) offset = other.end;
       }
-      block.offset = offset;
-      placed.insert(std::upper_bound(placed.begin(), placed.end(), &block,
-                                     [](const Block* a, const Block* b) { return a->offset < b->offset; }),
-                    &block);
+      block.offset = place.begin = offset;
+      place.end = offset + block.bytes;
+      const auto begin_of = [&](std::int32_t id) { return places[std::size_t(id)].begin; };
+      placed.insert(std::ranges::upper_bound(placed, offset, {}, begin_of), std::int32_t(i));
     }
+  }
+
+  // Bytes, and instructions before and after which a block is not alive. Small, as each is compared with many.
+  struct Place {
+    std::int64_t begin = 0, end = 0;
+    std::int32_t from, until;
+  };
+
+  std::vector<Place> found_lives() const {
+    const std::size_t count = program_.instructions.size();
+    std::vector<ir::HappensBefore::Clock> least(count + 1);  // of this instruction and all after it
+    least[count].fill(std::numeric_limits<std::int32_t>::max());
+    for (std::size_t i = count; i-- > 0;)
+      std::ranges::transform(least[i + 1], order_.clock(ir::id_of(i)), least[i].begin(),
+                             [](std::int32_t a, std::int32_t b) { return std::min(a, b); });
+    std::vector<Place> places;
+    for (const Block& block : blocks_) {
+      const auto is_over = [&](const ir::HappensBefore::Clock& clock) {
+        return std::ranges::equal(clock, block.lives.back().dead, std::greater_equal());
+      };
+      const auto until = std::ranges::partition_point(least, std::not_fn(is_over)) - least.begin();
+      places.push_back({.from = block.lives.size() > 1 ? 0 : block.first, .until = std::int32_t(until)});
+    }
+    return places;
   }
 
   const ir::Program& program_;

@@ -28,7 +28,9 @@ class RangeCosts {
   double operator()(int begin, int end, int parts) const {
     const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
     if (parts > 1 && !has_messages(first, last)) return impossible;
-    return list_schedule(jobs(first, last, parts), {.fill_gaps = false}).makespan;
+    const auto [found, is_new] = step_.notes().range_ms.try_emplace({first, last, std::size_t(parts)});
+    if (is_new) found->second = list_schedule(jobs(first, last, parts), {.fill_gaps = false}).makespan;
+    return found->second;
   }
 
  private:

@@ -51,7 +51,7 @@ struct Settings {
 using Kind = PassKind;
 
 // The dependencies with those of what is computed again.
-Dependencies with_late_recompute(const StageWork& stage, const std::vector<Kind>& kinds) {
+Dependencies with_late_recompute(const RankClass& stage, const std::vector<Kind>& kinds) {
   Dependencies needed = stage.needed, extra(needed.size());
   std::vector<ir::InstructionId> last(std::size_t(ir::micro_batches(stage.program)));
   for (std::size_t i = 0; i < needed.size(); ++i) {
@@ -113,7 +113,7 @@ StageMemory::StageMemory(const ir::Program& program, const std::vector<Kind>& ki
 
 class ListStages {
  public:
-  ListStages(std::span<const StageWork> stages, const StageGraph& graph, const std::vector<std::vector<Kind>>& kinds,
+  ListStages(std::span<const RankClass> stages, const StageGraph& graph, const std::vector<std::vector<Kind>>& kinds,
              std::span<const StageMemory> memory, std::span<const Settings> settings)
       : work_(stages),
         graph_(graph),
@@ -280,7 +280,7 @@ class ListStages {
     events_.push({now_ + node(id).ms, true, id});
   }
 
-  const std::span<const StageWork> work_;
+  const std::span<const RankClass> work_;
   const StageGraph& graph_;
   const std::vector<std::vector<Kind>>& kinds_;
   const std::span<const StageMemory> memory_;
@@ -304,18 +304,17 @@ class ListStages {
 
 class Search {
  public:
-  Search(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms,
-         std::span<const std::int64_t> most_bytes)
-      : work_(stages), mesh_(mesh), launch_ms_(launch_ms), most_bytes_(most_bytes) {
-    std::vector<StageWork> late;
+  Search(std::span<const RankClass> stages, const ir::Mesh& mesh, std::span<const std::int64_t> most_bytes)
+      : work_(stages), mesh_(mesh), most_bytes_(most_bytes) {
+    std::vector<RankClass> late;
     needed_.reserve(stages.size());
-    for (const StageWork& stage : stages) {
+    for (const RankClass& stage : stages) {
       kinds_.push_back(pass_kinds(stage.program, stage.needed));
       memory_.emplace_back(stage.program, kinds_.back());
       needed_.push_back(with_late_recompute(stage, kinds_.back()));
-      late.push_back({stage.program, needed_.back(), stage.op_costs});
+      late.push_back({stage.program, needed_.back(), stage.op_costs, stage.interference, stage.launch_ms});
     }
-    graph_ = stage_graph(late, mesh, launch_ms);
+    graph_ = stage_graph(late, mesh);
   }
 
   // The order with these settings; if each with less memory needs too much, as far as they say, nothing.
@@ -401,16 +400,16 @@ class Search {
       auto& costs = op_costs.emplace_back();
       for (const ir::InstructionId id : orders[stage]) costs.push_back(work_[stage].op_costs[id.index()]);
     }
-    std::vector<StageWork> work;
+    std::vector<RankClass> work;
     for (std::size_t stage = 0; stage < orders.size(); ++stage)
-      work.push_back({result.stages[stage].program, result.stages[stage].needed, op_costs[stage]});
-    result.makespan = simulate_stages(work, mesh_, launch_ms_).makespan;
+      work.push_back({result.stages[stage].program, result.stages[stage].needed, op_costs[stage],
+                      work_[stage].interference, work_[stage].launch_ms});
+    result.makespan = simulate(work, mesh_).makespan;
     return result;
   }
 
-  const std::span<const StageWork> work_;
+  const std::span<const RankClass> work_;
   const ir::Mesh& mesh_;
-  const double launch_ms_;
   const std::span<const std::int64_t> most_bytes_;
   StageGraph graph_;
   std::vector<std::vector<Kind>> kinds_;
@@ -422,14 +421,13 @@ class Search {
 
 }  // namespace
 
-std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, std::span<const StageWork> few,
-                                         const ir::Mesh& mesh, double launch_ms,
-                                         std::span<const std::int64_t> most_bytes) {
+std::optional<StagesOrder> search_stages(std::span<const RankClass> stages, std::span<const RankClass> few,
+                                         const ir::Mesh& mesh, std::span<const std::int64_t> most_bytes) {
   if (std::ranges::any_of(most_bytes, [](std::int64_t most) { return most <= 0; })) return std::nullopt;
-  Search search(few, mesh, launch_ms, most_bytes);
+  Search search(few, mesh, most_bytes);
   auto found = search.run();
   if (!found || few.data() == stages.data()) return found;
-  return Search(stages, mesh, launch_ms, most_bytes).with(search.settings());
+  return Search(stages, mesh, most_bytes).with(search.settings());
 }
 
 }  // namespace lancet::schedule

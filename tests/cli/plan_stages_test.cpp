@@ -60,14 +60,6 @@ TEST_CASE("what hides a message between stages is computed on the stage at that 
   CHECK_FALSE(matches(got[2], "h.[01]."));
 }
 
-TEST_CASE("plan refuses bounds of stages") {
-  const TemporaryFolder folder;
-  const auto outcome = lancet("plan " + folder.write("small.json", small_config_text) +
-                              " --ranks 2 --on ethernet-10g-cpu --set mesh.stage=2 --bounds");
-  CHECK(outcome.code == 2);
-  CHECK(outcome.output == "error: --bounds: expected mesh.stage = 1, found 2\n");
-}
-
 TEST_CASE("plan warns of a pipeline that drains after few micro batches") {
   const TemporaryFolder folder;
   const std::string plan =

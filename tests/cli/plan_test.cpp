@@ -57,22 +57,6 @@ TEST_CASE("plan --cuts lists the cuts with their source, without a config") {
   CHECK(outcome.lines_with("  policies  collective_matmul, lancet") == 1);
 }
 
-TEST_CASE("plan --bounds prints a row for each way to overlap, none of which is longer than today's step") {
-  const PlanFiles files;
-  const auto outcome = lancet("plan " + files.config + files.for_two + " --bounds --set overlap.memory_factor=1.2");
-  INFO(outcome.output);
-  REQUIRE(outcome.code == 0);
-  CHECK(outcome.lines_with("in 1.20 x its memory") == 1);
-  for (const schedule::OverlapWay& way : schedule::overlap_ways()) {
-    INFO(way.name);
-    const auto row =
-        test::match(outcome.output, "\n" + std::string(way.name) + " +((\\| +[0-9. ]+\\+[0-9.]+% *){4})\n");
-    CHECK_FALSE(row.empty());
-    CHECK(outcome.lines_with("  " + std::string(way.name) + ": ") == 1);
-  }
-  CHECK(lancet("plan " + files.config + files.for_two).lines_with("bounds: ") == 0);
-}
-
 TEST_CASE("plan prints the prediction of every policy and the reason for its choice") {
   const PlanFiles files;
   const auto outcome =

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from bench import bounds, generate, overlap, policies, recompute, run  # noqa: E402
+from bench import declared, generate, overlap, policies, recompute, run  # noqa: E402
 
 # Each run is faster than the one before: 100, 200, ... tokens/s; the two steps of warm-up are slower.
 LANCET = """#!/usr/bin/env python3
@@ -47,34 +47,6 @@ def write(path, text, mode=0o644):
     path.write_text(text)
     path.chmod(mode)
     return path
-
-
-BOUNDS = """
-policy             step ms
-sequential           200.0     100.0
-lancet *             150.0     100.0
-
-bounds: steps in ms
-                     | the whole step             | in memory                  | the plan                   | in memory
-way                  |     step  exposed     gain |     step  exposed     gain |     step  exposed     gain |     step  exposed     gain
-today                |    180.0     80.0    +0.0% |    190.0     90.0    +0.0% |    140.0     40.0    +0.0% |    145.0     45.0    +0.0%
-neighbours           |    150.0     50.0   +20.0% |    160.0     60.0   +18.8% |    140.0     40.0    +0.0% |    144.0     44.0    +0.7%
-all                  |    120.0     20.0   +50.0% |    120.0     20.0   +58.3% |    120.0     20.0   +16.7% |    120.0     20.0   +20.8%
-work                 |    110.0     10.0   +63.6% |    110.0     10.0   +72.7% |    110.0     10.0   +27.3% |    110.0     10.0   +31.8%
-  neighbours: two halves
-  work: the longer of computation (100.0 ms) and network (110.0 ms)
-"""
-
-
-def read_of_bounds():
-    found = bounds.read_bounds(BOUNDS)
-    expect(found["policies"], {"sequential": 200.0, "lancet": 150.0}, "the policies beside bounds")
-    expect(found["network"], 110.0, "the network of bounds")
-    expect(list(found["ways"]), ["today", "neighbours", "all", "work"], "the ways")
-    expect(found["ways"]["neighbours"]["plan", "within"], (144.0, 44.0), "a way from the plan, in memory")
-    results = {"fp32": {"gbit": 1.0, **found}}
-    expect("| neighbours | +20.0% (fp32) | +18.8% (fp32) | +0.0% (fp32) | +0.7% (fp32) |" in bounds.largest(results), True,
-           "the largest gain")
 
 
 def plan_within(limit):
@@ -162,7 +134,7 @@ def write_round(folder, found):
 
 def made_up(names, figures):
     return policies.Point("made up", "configs/bench-overlap.json", ["train.dtype=bf16"], 2, names,
-                           bounds.Share("step", 0.4), figures)
+                           declared.Share("step", 0.4), figures)
 
 
 def overlap_rounds():
@@ -238,7 +210,7 @@ def overlap_points():
     expect(overlap.step_of(overlap.POINTS["memory"]), overlap.step_of(overlap.POINTS["main"]), "points of one rate")
     expect([name for name in policies.PUBLISHED if name not in policies.applying(["model.moe_layer_freq=0"])],
            [*policies.OF_EXPERTS, "neighbour_microbatches"], "what has no work without experts and pairs")
-    case = bounds.CASES["layer-4-0.6"]
+    case = declared.CASES["layer-4-0.6"]
     expect(overlap.fields_of(case, Path("/x.json"))[:3],
            ["device=emulated", "emulated.hardware=/x.json", f"emulated.scale={overlap.SCALE}"], "the fields of a device")
     expect(policies.links(4, Path("/x.json"), overlap.SCALE, overlap.dilation_of(case)),
@@ -246,7 +218,7 @@ def overlap_points():
     plans = overlap.DevicePlans("lancet", Path("/"))
     with tempfile.TemporaryDirectory() as name:
         plans.folder = Path(name)
-        made = json.loads(plans.hardware_at(bounds.CASES["tensor-4"], 2.5).read_text())
+        made = json.loads(plans.hardware_at(declared.CASES["tensor-4"], 2.5).read_text())
     expect((made["network"]["nic_gbit_per_s"]["value"], made["overlap"]["core_ms_per_mb"]["value"]), (2.5, 0),
            "the hardware file of devices")
     expect(plans.target(case, "/x.json")[:4], ["--ranks", 4, "--hosts", 4], "its plans")
@@ -272,7 +244,7 @@ def generation():
 
 
 if __name__ == "__main__":
-    for test in (usage, read_of_bounds, limits_of_memory, turns, failure, peer, overlap_rounds, overlap_of_products, overlap_points,
+    for test in (usage, limits_of_memory, turns, failure, peer, overlap_rounds, overlap_of_products, overlap_points,
                  overlap_rate, generation):
         test()
         print(f"{test.__name__}: as expected")

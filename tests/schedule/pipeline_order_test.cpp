@@ -89,9 +89,10 @@ struct Pipeline {
   }
 
   schedule::StagesTimeline simulated() const {
-    std::vector<schedule::StageWork> work;
-    for (std::size_t s = 0; s < stages.size(); ++s) work.push_back({stages[s].program, stages[s].needed, costs[s]});
-    return schedule::simulate_stages(work, mesh, 0);
+    std::vector<schedule::RankClass> work;
+    for (std::size_t s = 0; s < stages.size(); ++s)
+      work.push_back({stages[s].program, stages[s].needed, costs[s], {1, 1}});
+    return schedule::simulate(work, mesh);
   }
 
   // F0 F1 B0 W0 ..., of a stage; F0' of its second chunk.

@@ -66,20 +66,20 @@ struct Stages {
     return *parsed;
   }
 
-  std::vector<schedule::StageWork> work() const {
-    std::vector<schedule::StageWork> work;
-    for (std::size_t s = 0; s < all.size(); ++s) work.push_back({all[s].program, needed[s], costs[s]});
+  std::vector<schedule::RankClass> work() const {
+    std::vector<schedule::RankClass> work;
+    for (std::size_t s = 0; s < all.size(); ++s) work.push_back({all[s].program, needed[s], costs[s], {1, 1}});
     return work;
   }
 
   double least() const {
     const auto stages = work();
-    return schedule::least_makespan(schedule::stage_graph(stages, mesh, 0), stages);
+    return schedule::least_makespan(schedule::stage_graph(stages, mesh), stages);
   }
 
   schedule::StagesOrder searched(std::int64_t most_bytes = any_memory) const {
     const auto stages = work();
-    auto found = schedule::search_stages(stages, stages, mesh, 0, std::vector<std::int64_t>(all.size(), most_bytes));
+    auto found = schedule::search_stages(stages, stages, mesh, std::vector<std::int64_t>(all.size(), most_bytes));
     REQUIRE(found);
     return *std::move(found);
   }
@@ -192,7 +192,7 @@ TEST_CASE("search of stages: arenas stay within the limit, and a limit that noth
   CHECK(bound.makespan >= free.makespan);
   // The last: what a stage keeps from step to step exceeds its device's memory alone.
   for (const std::int64_t nothing : {1, 0, -1'000'000})
-    CHECK_FALSE(schedule::search_stages(pipeline.work(), pipeline.work(), pipeline.mesh, 0,
+    CHECK_FALSE(schedule::search_stages(pipeline.work(), pipeline.work(), pipeline.mesh,
                                         std::vector<std::int64_t>{most, nothing, most, most}));
 }
 

@@ -31,7 +31,7 @@ ir::Program streams_of(const std::string& letters) {  // c, e, r
     const ir::Stream stream = letter == 'c'   ? ir::Stream::compute
                               : letter == 'e' ? ir::Stream::expert
                                               : ir::Stream::reduce;
-    p.instructions.push_back({"f", {}, {}, {}, {}, stream, ir::Role::forward, ""});
+    p.instructions.push_back({"f", {}, {}, {}, {{"axes", "expert"}}, stream, ir::Role::forward, ""});
   }
   return p;
 }
@@ -340,5 +340,65 @@ TEST_CASE("never longer than sequential if running side by side pays") {
     }
     INFO("seed " << seed);
     CHECK(simulate(c.program, c.needed, c.op_costs, {0.8, 0.5}, 0).makespan <= sum + 1e-9);
+  }
+}
+
+namespace {
+
+// Two stages, of which the first sends beside other work of its own.
+struct TwoStages {
+  ir::Program first, second;
+  Dependencies of_first, of_second;
+  std::vector<OpCost> first_ms, second_ms;
+  ir::Mesh mesh;
+
+  TwoStages(const std::string& beside, const std::vector<OpCost>& beside_ms, OpCost sent, OpCost received)
+      : first(streams_of(beside + "c")), second(streams_of("cc")), first_ms(beside_ms), second_ms{{1}, received} {
+    first.instructions.back().stream = ir::Stream::send_next;
+    second.instructions.back().stream = ir::Stream::receive_previous;
+    first_ms.push_back(sent);
+    of_first.resize(first_ms.size());
+    of_second = needs({{}, {0}});
+    mesh[ir::Axis::stage] = 2;
+  }
+
+  schedule::StagesTimeline timeline(const Interference& of_both) const {
+    const schedule::RankClass classes[] = {{first, of_first, first_ms, of_both, 0.5},
+                                           {second, of_second, second_ms, of_both, 0.5}};
+    return simulate(classes, mesh);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a message between stages starts when both have reached it, and runs at the speed of the slower one") {
+  // The receive is reached at 1 + launch; the longer of both times counts.
+  const TwoStages alone("", {}, {2}, {3});
+  check_when(alone.timeline({}).stages[0], {{1.5, 4.5}});
+  check_when(alone.timeline({}).stages[1], {{0, 1}, {1.5, 4.5}});
+  // An all-to-all of the sender until 5: both at half speed from 1.5 on.
+  const TwoStages shares("e", {{5}}, {2}, {2});
+  check_when(shares.timeline({1, 0.5}).stages[0], {{0, 7}, {1.5, 5.5}});
+  check_when(shares.timeline({1, 0.5}).stages[1], {{0, 1}, {1.5, 5.5}});
+  check_when(shares.timeline({1, 1}).stages[0], {{0, 5}, {1.5, 3.5}});
+  // Three at once have what two have together.
+  check_when(TwoStages("er", {{9}, {9}}, {2}, {2}).timeline({1, 0.5}).stages[1], {{0, 1}, {1.5, 7.5}});
+  // Computation of the sender until 4 slows the message, which takes half of the cores meanwhile.
+  check_when(TwoStages("c", {{4}}, {2, 1}, {2}).timeline({0.5, 1}).stages[0],
+             {{0, 1.5 + 2.5 / 0.75}, {1.5, 3.5 + 2.5 / 1.5}});
+}
+
+TEST_CASE("stages without anything between them run as they do alone") {
+  for (std::uint32_t seed = 1; seed <= 30; ++seed) {
+    const RandomCase a = random_case(seed), b = random_case(seed + 100);
+    const Interference of_a{0.9, 0.5}, of_b{0.8, 0.7, 0.3};
+    const schedule::RankClass classes[] = {{a.program, a.needed, a.op_costs, of_a, 0.03},
+                                           {b.program, b.needed, b.op_costs, of_b, 0.02}};
+    ir::Mesh mesh;
+    mesh[ir::Axis::stage] = 2;
+    const auto both = simulate(classes, mesh);
+    INFO("seed " << seed);
+    check_when(both.stages[0], simulate(a.program, a.needed, a.op_costs, of_a, 0.03).when);
+    check_when(both.stages[1], simulate(b.program, b.needed, b.op_costs, of_b, 0.02).when);
   }
 }

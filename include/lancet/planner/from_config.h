@@ -62,7 +62,6 @@ struct StepOptions {
   bool compare = false;                // planner::PlanRequest::compare
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
-  bool bounds = false;                 // PlanRequest::bounds
 };
 Result<ir::Plan> plan_step(const StepModel& model, const StepOptions& options, PlanReport* report = nullptr);
 // The same by pipeline stage of the config's mesh; of one stage, the plan alone.

@@ -15,7 +15,6 @@
 #include "lancet/ir/mesh.h"
 #include "lancet/ir/plan.h"
 #include "lancet/passes/passes.h"
-#include "lancet/schedule/bounds.h"
 #include "lancet/schedule/simulate.h"
 
 namespace lancet::planner {
@@ -47,7 +46,6 @@ struct PlanRequest {
   bool compare = false;
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
-  bool bounds = false;                 // PlanReport::bounds is filled, within the memory that a plan may have
   // The budget: bytes of a rank's parameters, states, inputs and arena. So that they suffice, values of the forward
   // pass are made again in the backward pass (passes/passes.h). 0: no limit. An error says that no plan is within
   // memory_limit; the memory of the device, by default that of the costs, only bounds what a plan takes beyond the
@@ -73,12 +71,6 @@ struct LowerBound {
   double ms() const { return compute > network ? compute : network; }
 };
 
-// What ways to overlap would bring with ideal dependencies: to the whole step, and to the plan that runs.
-struct PlanBounds {
-  double memory_factor = 0;
-  schedule::Bounds step, plan;
-};
-
 // A plan within a budget. Bytes of a rank: named tensors and the arena.
 struct MemoryReport {
   std::int64_t limit = 0;
@@ -96,7 +88,6 @@ struct PlanReport {
   bool memory_binds = false;           // with a larger budget the requested policy would have another plan
   std::string why_not_across_steps;    // set if the requested policy would use overlap.across_steps, and does not
   LowerBound lower_bound;
-  std::optional<PlanBounds> bounds;
   std::optional<MemoryReport> memory;  // set if the request has a limit, or values are made again
 };
 

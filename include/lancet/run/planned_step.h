@@ -29,7 +29,6 @@ struct PlanTarget {
   std::string plan_file = {};          // a plan of this step (from_config.h) that is predicted; empty: a plan is made
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
-  bool bounds = false;                 // PlanRequest::bounds
   bool compare = true;                 // the report has the predictions of every policy
 };
 

@@ -1,11 +1,13 @@
 // The simulator that predicts when the instructions of a step run; the passes minimise its makespan. Each stream runs
 // in program order, each instruction after its dependencies; streams that are busy at once slow down as the costs say.
+// Pipeline stages are rank classes that are simulated together; a step without stages is one class.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "lancet/cost/costs.h"
+#include "lancet/ir/mesh.h"
 #include "lancet/ir/plan.h"
 
 namespace lancet::schedule {
@@ -45,6 +47,41 @@ Timeline simulate(const ir::Program& program, const Dependencies& dependencies, 
 double makespan_in_order(const ir::Program& program, std::span<const ir::InstructionId> order,
                          const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
                          const cost::Interference& interference, double launch_ms);
+
+// The ranks that run one program, such as those of a pipeline stage. One of them stands for all.
+struct RankClass {
+  const ir::Program& program;  // in the order of its streams
+  const Dependencies& needed;
+  std::span<const cost::OpCost> op_costs;
+  cost::Interference interference = {};
+  double launch_ms = 0;
+};
+
+// What ranks of several classes do together: the two ends of a message, or a collective along the axis `stage`. The
+// k-th of one key in the program of a class meets the k-th of that key in the others. InternalError: one has nobody to
+// meet.
+struct Meetings {
+  struct Member {
+    int stage;
+    std::size_t instruction;
+  };
+  std::vector<std::vector<Member>> members;   // of each meeting
+  std::vector<std::vector<std::int32_t>> of;  // by stage and instruction: its meeting; -1: none
+};
+Meetings meetings_of(std::span<const RankClass> stages, const ir::Mesh& mesh);
+
+// The times of all pipeline stages.
+struct StagesTimeline {
+  std::vector<Timeline> stages;  // each with the makespan of its own stage
+  double makespan = 0;
+  // Of a stage: the time in which it computes nothing before the last stage has ended.
+  double bubble_ms(std::size_t stage) const { return makespan - stages[stage].compute; }
+};
+
+// The stages of a mesh, by their numbers. What several do together starts when all have reached it, and takes the
+// longest of their times, at the speed of the slowest. Messages between stages share the network with others that the
+// same class sends or receives, unless messages take turns. InternalError: stages wait for one another (ir/plan.h).
+StagesTimeline simulate(std::span<const RankClass> stages, const ir::Mesh& mesh);
 
 // simulate() for a plan, whatever costs it was made with: its order and its waits, with these costs. Error
 // (ExitCode::config): the costs lack an op.

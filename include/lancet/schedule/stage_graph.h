@@ -12,20 +12,10 @@
 
 namespace lancet::schedule {
 
-// One stage: its program in the order of its streams, what each instruction needs, and what it costs.
-struct StageWork {
-  const ir::Program& program;
-  const Dependencies& needed;
-  std::span<const cost::OpCost> op_costs;
-};
-
 // What starts and ends together: an instruction, the two ends of a message, or a collective along the axis `stage`. One
 // rank of each stage stands for all.
 struct StageNode {
-  struct Member {
-    int stage;
-    std::size_t instruction;
-  };
+  using Member = Meetings::Member;
   struct Edge {
     std::int32_t node;
     double lag_ms;  // from the end of the one to the start of the other
@@ -42,31 +32,13 @@ struct StageGraph {
   std::vector<std::vector<std::int32_t>> of_stage;  // by stage and instruction, its node
 };
 
-// Instructions meet by their turn: the k-th of one key on a stage meets the k-th of that key on the others, as in the
-// programs' order. InternalError: one has nobody to meet, or the chains have a cycle.
-StageGraph stage_graph(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms);
+// InternalError: the chains have a cycle; those of meetings_of().
+StageGraph stage_graph(std::span<const RankClass> stages, const ir::Mesh& mesh);
 
 // What no order of the same instructions on the same streams goes below, in milliseconds: the longest chain, and for
 // each stream of a stage the least time that its own instructions need, each between the longest chains before and
 // after it.
-double least_makespan(const StageGraph& graph, std::span<const StageWork> stages);
-
-// The stages that an instruction of `stage` meets, with its own; its own alone if it meets none. mesh: of all ranks.
-std::vector<int> stages_met(const ir::Instruction& instruction, const ir::Mesh& mesh, int stage);
-
-// Predicts when the instructions of all pipeline stages run, together.
-struct StagesTimeline {
-  std::vector<Timeline> stages;  // each with the makespan of its own stage
-  double makespan = 0;
-  // Of a stage: the time in which it computes nothing before the last stage has ended.
-  double bubble_ms(std::size_t stage) const { return makespan - stages[stage].compute; }
-};
-
-// One rank of each stage stands for all. A message between stages begins when both of its ends are reached and takes
-// the longer of their times; a collective along the axis `stage` begins when all stages of its group have reached it.
-// Streams that are busy at once do not slow each other down. InternalError: stages wait for one another
-// (ir/plan.h).
-StagesTimeline simulate_stages(std::span<const StageWork> stages, const ir::Mesh& mesh, double launch_ms);
+double least_makespan(const StageGraph& graph, std::span<const RankClass> stages);
 
 // The order in which a pipeline stage runs the passes of its micro batches.
 struct PipelineOrder {
@@ -112,15 +84,14 @@ PipelineOrder in_pipeline_order(const ir::Program& program, const Dependencies& 
 // Orders the instructions of all pipeline stages together, by predicted times.
 struct StagesOrder {
   std::vector<PipelineOrder> stages;
-  double makespan = 0;  // of simulate_stages
+  double makespan = 0;  // of simulate()
 };
 
 // stages: as in_pipeline_order() takes them, with the dependencies that the programs have (ir::dependencies) and costs.
 // Returns the shortest of the list schedules in which no arena is larger than `most_bytes`, by stage; nothing if each
 // needs more. few: the same stages with some of the micro batches, on which it is searched, or `stages` itself.
 // Weight gradients run where a stage has nothing else to do; computation and all messages overlap as they may.
-std::optional<StagesOrder> search_stages(std::span<const StageWork> stages, std::span<const StageWork> few,
-                                         const ir::Mesh& mesh, double launch_ms,
-                                         std::span<const std::int64_t> most_bytes);
+std::optional<StagesOrder> search_stages(std::span<const RankClass> stages, std::span<const RankClass> few,
+                                         const ir::Mesh& mesh, std::span<const std::int64_t> most_bytes);
 
 }  // namespace lancet::schedule

@@ -2,6 +2,7 @@
 // the costs of instructions and of their parts, and where the forward pass ends.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,8 +43,12 @@ class Step {
   const Step& original() const { return original_ ? *original_ : *this; }
 
   const AxisRows& rows(const Cut& cut) const { return of(cut).rows; }
-  // What searches of this step, in whatever numbers of parts, have made and others may use; theirs to fill.
-  std::shared_ptr<void>& notes() const { return *notes_; }
+  // What searches of this step, in whatever numbers of parts, have found and others may use; theirs to fill.
+  struct Notes {
+    std::shared_ptr<void> orders;                           // of search_orders()
+    std::map<std::array<std::size_t, 3>, double> range_ms;  // of [first, last) in some parts, by list scheduling
+  };
+  Notes& notes() const { return *notes_; }
 
   // No instruction split.
   Split whole(const Cut& cut) const;
@@ -80,7 +85,7 @@ class Step {
   TokenRanks among_;
   std::map<const Cut*, OfCut> cuts_;             // looked up only
   std::map<std::string, cost::OpCost> helpers_;  // by op_key
-  std::shared_ptr<std::shared_ptr<void>> notes_ = std::make_shared<std::shared_ptr<void>>();
+  std::shared_ptr<Notes> notes_ = std::make_shared<Notes>();
 };
 
 // The part counts that planning and profiling consider: 2, 4, 8, ... up to max_parts, or the one that overlap.parts
