@@ -109,8 +109,20 @@ struct TrainTokenizerArguments {
   data::SpecialTokens special = data::SpecialTokens::ids;
 };
 
+// Refuses a folder with files that describe another tokenizer: they would be taken for those of the new one.
+Status check_undescribed(const std::filesystem::path& out) {
+  std::error_code ignored;
+  for (const char* name : data::kDescriptions)
+    if (std::filesystem::exists(out / name, ignored))
+      return config_error(fmt::format(
+          "--out: expected a folder without files of another tokenizer, found {}; remove it or name another folder",
+          (out / name).string()));
+  return {};
+}
+
 Status train_tokenizer(const TrainTokenizerArguments& arguments) {
   LANCET_TRY(run::check_run_name("--out", arguments.out));
+  LANCET_TRY(check_undescribed(arguments.out));
   LANCET_TRY(check_writable(std::filesystem::path(arguments.out) / "vocab.json"));  // before training starts
   ProgressBar bar("train-tokenizer");
   data::TrainTokenizerOptions options;
