@@ -220,7 +220,8 @@ constexpr Field table[] = {
     ROW(train.eval_interval, between(0, most_steps), "steps between evaluations; 0: only at the end")
         .when(evaluated_at),
     ROW(train.on_non_finite, any(),
-        "if a loss or gradient norm is not finite: stop with exit code 4, or skip the step's update"),
+        "if a loss or gradient norm is not finite: stop with exit code 4, or skip the step's update; a skipped step "
+        "counts in lr_schedule, and not in adamw's bias correction"),
     ROW(train.max_skips, between(1, most_steps), "consecutive skipped steps after which the run ends with exit code 4")
         .when(skips),
     ROW(train.save_interval, between(0, most_steps),

@@ -33,6 +33,7 @@ struct TrainerOptions {
   checkpoint::FileSystem* files = nullptr;  // replaces the disk for checkpoints (tests)
   std::int64_t sample_offset = 0;           // data::SamplerOptions
   checkpoint::LoadHistory load = {};        // of the steps before
+  std::int64_t skipped_steps = 0;           // among the steps before
   std::int64_t device_bytes = 0;            // those of the run before; 0: none
   runtime::Accelerator* accelerator = nullptr;  // replaces the one that config.device names (tests)
   // For tests: gradients (outputs grad.*, before clipping) and gates' scores and decisions (score.*, probability.*,
