@@ -2,6 +2,7 @@
 #include <iostream>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "commands.h"
@@ -14,14 +15,14 @@ namespace lancet::cli {
 namespace {
 
 struct EncodeArguments {
-  std::string tokenizer, text;
+  std::string tokenizer;
+  std::optional<std::string> text;
   data::SpecialTokens special = data::SpecialTokens::ids;
 };
 
 Status encode(const EncodeArguments& arguments) {
   LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(arguments.tokenizer));
-  std::string text = arguments.text;
-  if (text.empty()) text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  const std::string text = arguments.text ? *arguments.text : std::string(std::istreambuf_iterator<char>(std::cin), {});
   LANCET_ASSIGN(const auto ids, tokenizer.encode(text, arguments.special));
   std::string line;
   for (data::TokenId id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);

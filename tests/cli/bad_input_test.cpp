@@ -130,6 +130,9 @@ TEST_CASE("a tokenizer is trained into a folder of its own, or of another one's 
   for (const char* size : {"260", "259"})
     REQUIRE(lancet("data train-tokenizer --vocab-size " + std::string(size) + " --out " + tok + " " + book).code == 0);
   CHECK(test::shell("printf good | " LANCET_BINARY " data encode --tokenizer " + tok).code == 0);
+  const auto none = test::shell("echo good | " LANCET_BINARY " data encode --text '' --tokenizer " + tok);
+  CHECK(none.output == "\n");
+  CHECK(none.code == 0);
   const std::string vocab = *read_file(tok + "/vocab.json", "a vocabulary");
   CHECK(test::json_in(vocab).size() == 259);
   for (const std::string name : {"added_tokens.json", "tokenizer.json", "tokenizer_config.json",
