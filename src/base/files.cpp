@@ -1,23 +1,28 @@
 // An AtomicFile is first opened with O_TMPFILE in the target's folder: such a file has no name, so the kernel frees it
-// if the process is killed. commit() syncs it, links /proc/self/fd/N to a temporary name (linkat() cannot replace an
-// existing file), and renames that to the path, which replaces an old file in one step; then it syncs the folder. Where
+// if the process is killed. sync() writes it to the disk and links /proc/self/fd/N to a temporary name (linkat() cannot
+// replace an existing file). commit() renames that to the path, which replaces an old file in one step, and syncs the
+// folder. Where
 // O_TMPFILE or /proc is missing, the file has the temporary name from the start, and the destructor unlinks it unless
-// it was committed. If the path is a symbolic link, the file that the link leads to is replaced, not the link.
+// it was committed. A process that is killed may leave a temporary name, which the next that writes to the path
+// removes. If the path is a symbolic link, the file that the link leads to is replaced, not the link.
 #include "lancet/base/files.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <set>
 #include <utility>
 
+#include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 
 namespace lancet {
@@ -28,7 +33,37 @@ namespace {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
+// The name holds the host, since process numbers of other hosts on a shared disk mean nothing here.
+std::string temporary_name(const std::string& target, pid_t maker, int number) {
+  return fmt::format("{}.{}-{}-{}.tmp", target, host_name(), maker, number);
+}
+
+// The process of this host that a temporary name of the target holds; 0 for other names.
+pid_t maker_of(const std::string& name, const std::string& target) {
+  const char* const last = name.data() + name.size();
+  const std::size_t start = fmt::format("{}.{}-", target, host_name()).size();
+  pid_t maker = 0;
+  int number = 0;
+  const char* const end = std::from_chars(name.data() + std::min(start, name.size()), last, maker).ptr;
+  std::from_chars(std::min(end + 1, last), last, number);
+  return name == temporary_name(target, maker, number) ? maker : 0;
+}
+
 }  // namespace
+
+fs::path temporary_beside(const fs::path& target) {
+  static std::atomic<int> count{0};
+  std::error_code ignored;
+  std::vector<fs::path> gone;
+  for (fs::directory_iterator at(folder_of(target), ignored), end; !ignored && at != end; at.increment(ignored)) {
+    const pid_t maker = maker_of(at->path().filename().string(), target.filename().string());
+    if (maker > 0 && ::kill(maker, 0) != 0 && errno == ESRCH) gone.push_back(at->path());
+  }
+  for (const fs::path& path : gone)
+    if (fs::remove_all(path, ignored); !ignored)
+      log::info("{}: left by a command that was killed, removed", path.string());
+  return folder_of(target) / temporary_name(target.filename().string(), ::getpid(), count.fetch_add(1));
+}
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),
@@ -52,10 +87,8 @@ Result<AtomicFile> AtomicFile::create(const fs::path& path) {
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
     return data_error(fmt::format("{}: expected a file to write, found a device or pipe, which a rename would replace",
                                   path.string()));
-  static std::atomic<int> count{0};
   const fs::path target = fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored) : path;
-  fs::path temporary = target;
-  temporary += fmt::format(".tmp-{}-{}", ::getpid(), count.fetch_add(1));
+  fs::path temporary = temporary_beside(target);
   const bool can_be_named = ::access("/proc/self/fd", X_OK) == 0;
   Descriptor file(can_be_named ? ::open(folder_of(target).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1);
   const bool named = !file.is_open();
@@ -85,7 +118,7 @@ Status AtomicFile::overwrite(std::uint64_t at, const void* bytes, std::size_t si
 
 Status AtomicFile::sync() {
   if (::fsync(file_.get()) != 0) return failed("write to the disk");
-  return {};
+  return named_ ? Status() : give_name();
 }
 
 Status AtomicFile::give_name() {
@@ -97,9 +130,13 @@ Status AtomicFile::give_name() {
   return {};
 }
 
+Status AtomicFile::remove_old() {
+  if (::unlink(path_.c_str()) != 0 && errno != ENOENT) return failed("remove the old file");
+  return {};
+}
+
 Status AtomicFile::commit() {
   LANCET_TRY(sync());
-  if (!named_) LANCET_TRY(give_name());
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed("rename the finished file to this name");
   named_ = false;
   file_.close();

@@ -213,7 +213,7 @@ Result<Manifest> parse_manifest_fields(std::string_view text, std::string_view o
     fields.fail(fmt::format("format: expected {}, found {}", format, found));
   m.step = fields.whole("step");
   m.tokens = fields.whole("tokens", std::int64_t{1} << 62);
-  m.skipped_steps = fields.whole("skipped_steps");
+  m.skipped_steps = fields.whole("skipped_steps", m.step);
   if (root.contains("skips_in_a_row")) m.skips_in_a_row = fields.whole("skips_in_a_row");
   if (root.contains("device_bytes")) m.device_bytes = fields.whole("device_bytes", std::int64_t{1} << 62);
   Fields sampler(fields.member("sampler"), where + "sampler: ");

@@ -29,10 +29,10 @@ constexpr const char* description =
     "Exit codes: 0 done, 1 internal, 2 config or usage, 3 data or checkpoint, 4 loss not finite, 5 communication,\n75 "
     "saved and stopped: run the same command again.";
 
-// Makes every option refuse an empty word, as of an unset shell variable; only --prompt may be empty.
+// Makes every option refuse an empty word, as of an unset shell variable; only texts may be empty.
 void refuse_empty_words(CLI::App& command) {
   for (CLI::Option* option : command.get_options())
-    if (option->get_name() != "--prompt")
+    if (option->get_name() != "--prompt" && option->get_name() != "--text")
       option->check(
           [](const std::string& word) { return word.empty() ? "expected a value, found an empty word" : ""; });
   for (CLI::App* inner : command.get_subcommands([](const CLI::App*) { return true; })) refuse_empty_words(*inner);

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "commands.h"
@@ -14,14 +15,14 @@ namespace lancet::cli {
 namespace {
 
 struct EncodeArguments {
-  std::string tokenizer, text;
+  std::string tokenizer;
+  std::optional<std::string> text;
   data::SpecialTokens special = data::SpecialTokens::ids;
 };
 
 Status encode(const EncodeArguments& arguments) {
   LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(arguments.tokenizer));
-  std::string text = arguments.text;
-  if (text.empty()) text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  const std::string text = arguments.text ? *arguments.text : std::string(std::istreambuf_iterator<char>(std::cin), {});
   LANCET_ASSIGN(const auto ids, tokenizer.encode(text, arguments.special));
   std::string line;
   for (data::TokenId id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
@@ -109,8 +110,20 @@ struct TrainTokenizerArguments {
   data::SpecialTokens special = data::SpecialTokens::ids;
 };
 
+// Refuses a folder with files that describe another tokenizer: they would be taken for those of the new one.
+Status check_undescribed(const std::filesystem::path& out) {
+  std::error_code ignored;
+  for (const char* name : data::kDescriptions)
+    if (std::filesystem::exists(out / name, ignored))
+      return config_error(fmt::format(
+          "--out: expected a folder without files of another tokenizer, found {}; remove it or name another folder",
+          (out / name).string()));
+  return {};
+}
+
 Status train_tokenizer(const TrainTokenizerArguments& arguments) {
   LANCET_TRY(run::check_run_name("--out", arguments.out));
+  LANCET_TRY(check_undescribed(arguments.out));
   LANCET_TRY(check_writable(std::filesystem::path(arguments.out) / "vocab.json"));  // before training starts
   ProgressBar bar("train-tokenizer");
   data::TrainTokenizerOptions options;

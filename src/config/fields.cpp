@@ -206,10 +206,14 @@ constexpr Field table[] = {
         "bf16: keep fp32 copies of the weights; false: bf16 weights only, rounded stochastically").when(masters),
     ROW(train.optimizer, any(), ""),
     ROW(train.lr, between(0, most_real), "learning rate after warm-up"),
-    ROW(train.min_lr, between(0, most_real), "learning rate at the end of the schedule").when(scheduled),
+    ROW(train.min_lr, between(0, most_real),
+        "learning rate of the last step: of N steps of decay the first has lr, and the rate falls N - 1 times; with one "
+        "step of decay it stays lr").when(scheduled),
     ROW(train.lr_schedule, any(), "wsd: warm-up, stable, decay over the last lr_decay_steps"),
-    ROW(train.lr_warmup_steps, between(0, most_steps), "steps of linear increase from 0"),
-    ROW(train.lr_decay_steps, between(0, most_steps), "wsd: steps of decay at the end").when(decays),
+    ROW(train.lr_warmup_steps, between(0, most_steps),
+        "steps of linear increase: the first has lr / lr_warmup_steps, the last lr"),
+    ROW(train.lr_decay_steps, between(0, most_steps),
+        "wsd: steps of decay at the end, of which the first has lr and the last min_lr").when(decays),
     ROW(train.weight_decay, between(0, most_factor), "adamw: decoupled decay of weight matrices and embeddings"),
     ROW(train.adam_beta1, below_one(), "").when(adamw),
     ROW(train.adam_beta2, below_one(), "").when(adamw),
@@ -220,7 +224,8 @@ constexpr Field table[] = {
     ROW(train.eval_interval, between(0, most_steps), "steps between evaluations; 0: only at the end")
         .when(evaluated_at),
     ROW(train.on_non_finite, any(),
-        "if a loss or gradient norm is not finite: stop with exit code 4, or skip the step's update"),
+        "if a loss or gradient norm is not finite: stop with exit code 4, or skip the step's update; a skipped step "
+        "counts in lr_schedule, and not in adamw's bias correction"),
     ROW(train.max_skips, between(1, most_steps), "consecutive skipped steps after which the run ends with exit code 4")
         .when(skips),
     ROW(train.save_interval, between(0, most_steps),

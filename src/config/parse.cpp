@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <set>
 
 #include "fields.h"
@@ -88,14 +89,15 @@ Error wrong(std::string_view where, std::string_view expected, const json& value
   return config_error(fmt::format("{}: expected {}, found {}", where, expected, shown(value)));
 }
 
-std::string kind_text(std::string_view kind, const Field& field, bool nullable) {
-  std::string text(kind);
-  if (const std::string range = to_string(field.range); !range.empty()) text += " " + range;
-  return nullable ? text + " or null" : text;
+std::string kind_text(std::string_view kind, const std::string& range, bool nullable) {
+  return fmt::format("{}{}{}{}", kind, range.empty() ? "" : " ", range, nullable ? " or null" : "");
 }
 
 Result<std::int64_t> read_integer(std::string_view where, const Field& field, const json& value, bool nullable) {
-  const std::string expected = kind_text("an integer", field, nullable);
+  const std::string range = std::isfinite(field.range.max)
+                                ? to_string(field.range)
+                                : fmt::format("in [{}, {}]", field.range.min, std::numeric_limits<std::int64_t>::max());
+  const std::string expected = kind_text("an integer", range, nullable);
   std::int64_t x = 0;
   if (value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{INT64_MAX}) {
     x = std::int64_t(value.get<std::uint64_t>());
@@ -112,7 +114,7 @@ Result<std::int64_t> read_integer(std::string_view where, const Field& field, co
 }
 
 Result<double> read_number(std::string_view where, const Field& field, const json& value, bool nullable) {
-  const std::string expected = kind_text("a number", field, nullable);
+  const std::string expected = kind_text("a number", to_string(field.range), nullable);
   if (!value.is_number()) return wrong(where, expected, value);
   const double x = value.get<double>();
   if (!std::isfinite(x) || !field.range.contains(x)) return wrong(where, expected, value);

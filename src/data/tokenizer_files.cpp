@@ -261,8 +261,15 @@ Status Tokenizer::save(const fs::path& folder) const {
   std::string merges = "#version: 0.2\n";
   for (const Merge& merge : tables_->merges)
     merges += fmt::format("{} {}\n", letters[std::size_t(merge.left)], letters[std::size_t(merge.right)]);
-  LANCET_TRY(write_file(folder / "vocab.json", vocabulary));
-  return write_file(folder / "merges.txt", merges);
+  LANCET_ASSIGN(AtomicFile vocabulary_file, AtomicFile::create(folder / "vocab.json"));
+  LANCET_ASSIGN(AtomicFile merges_file, AtomicFile::create(folder / "merges.txt"));
+  LANCET_TRY(vocabulary_file.append(vocabulary.data(), vocabulary.size()));
+  LANCET_TRY(merges_file.append(merges.data(), merges.size()));
+  LANCET_TRY(vocabulary_file.sync());
+  LANCET_TRY(merges_file.sync());
+  LANCET_TRY(merges_file.remove_old());
+  LANCET_TRY(vocabulary_file.commit());
+  return merges_file.commit();
 }
 
 }  // namespace lancet::data

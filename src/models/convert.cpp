@@ -392,6 +392,11 @@ class Export {
       values = turned_;
     }
     if (options_.dtype == DType::f32) return writer.append(std::as_bytes(values));
+    const auto large =
+        std::ranges::find_if_not(values, [](float x) { return std::isfinite(to_f32(from_f32<bf16>(x))); });
+    if (large != values.end())
+      return data_error(fmt::format("{}: expected numbers that bf16 holds, found {} at element {}; fp32 holds it",
+                                    name_of(entry), *large, large - values.begin()));
     bytes_.resize(values.size() * std::size_t(size_of(options_.dtype)));
     from_floats(options_.dtype, values, bytes_);
     return writer.append(bytes_);

@@ -2,13 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -145,9 +143,8 @@ void RunFolder::trace(const std::string& text) { trace_state_.note(write_file(pa
 // Loading: rank 0 lists the checkpoints that `from` names, newest first, and all ranks try them in this order. Opening
 // and loading end in an agreed status; a data error (a damaged checkpoint) moves all ranks to the next older one, any
 // other error ends the search.
-// Writing: NewFolder fills TARGET.HOST-PID.tmp beside the target and renames it at the end, so no incomplete folder
-// ever has the target's name. A command that was killed leaves its temporary folder; the next one with the same target
-// on the same host removes it if the process of that number has ended.
+// Writing: NewFolder fills a temporary folder beside the target (base/files.h) and renames it at the end, so no
+// incomplete folder ever has the target's name.
 namespace {
 
 using checkpoint::Checkpoint;
@@ -251,33 +248,6 @@ Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
   return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer), std::move(bounds)};
 }
 
-// The name holds the host, since process numbers of other hosts on a shared disk mean nothing here.
-std::string temporary_name(const std::string& target, pid_t maker) {
-  return fmt::format("{}.{}-{}.tmp", target, host_name(), maker);
-}
-
-// The process of this host that a temporary name of the target holds; 0 for other names.
-pid_t maker_of(const std::string& folder, const std::string& target) {
-  const std::string start = fmt::format("{}.{}-", target, host_name()), end = ".tmp";
-  if (!folder.starts_with(start) || !folder.ends_with(end) || folder.size() <= start.size() + end.size()) return 0;
-  const char *first = folder.data() + start.size(), *last = folder.data() + folder.size() - end.size();
-  pid_t pid = 0;
-  const auto [at, error] = std::from_chars(first, last, pid);
-  return error == std::errc() && at == last && pid > 0 ? pid : 0;
-}
-
-void remove_leftovers(const fs::path& target) {
-  std::error_code ignored;
-  std::vector<fs::path> gone;
-  for (fs::directory_iterator at(target.parent_path(), ignored), end; !ignored && at != end; at.increment(ignored)) {
-    const pid_t maker = maker_of(at->path().filename().string(), target.filename().string());
-    if (maker > 0 && ::kill(maker, 0) != 0 && errno == ESRCH) gone.push_back(at->path());
-  }
-  for (const fs::path& path : gone)
-    if (checkpoint::disk().remove(path).ok())
-      log::info("{}: left by a command that was killed, removed", path.string());
-}
-
 }  // namespace
 
 Result<bool> is_removed(const fs::path& checkpoint, comm::Communicator& world) {
@@ -369,8 +339,7 @@ Status check_new_folder(const fs::path& out, std::int64_t bytes) {
 Result<NewFolder> NewFolder::create(const fs::path& out) {
   LANCET_TRY(check_new_folder(out, 0));
   const fs::path target = fs::absolute(out / "").parent_path();
-  remove_leftovers(target);
-  fs::path temporary = target.parent_path() / temporary_name(target.filename().string(), ::getpid());
+  fs::path temporary = temporary_beside(target);
   LANCET_TRY(checkpoint::disk().make_folder(temporary));
   return NewFolder(target, std::move(temporary));
 }
@@ -400,8 +369,7 @@ Status copy_tokenizer(const ModelTokenizer& from, const fs::path& to) {
     return checkpoint::write_file(files, to / file_name, text);
   };
   for (const char* file_name : {"vocab.json", "merges.txt"}) LANCET_TRY(copy(file_name));
-  for (const char* file_name : {"added_tokens.json", "tokenizer.json", "tokenizer_config.json",
-                                "special_tokens_map.json", "chat_template.jinja", "generation_config.json"})
+  for (const char* file_name : data::kDescriptions)
     if (std::error_code error; fs::exists(from.folder / file_name, error)) LANCET_TRY(copy(file_name));
   const std::span<const data::TokenId> ends = from.tokenizer.ends();
   LANCET_TRY(write_bounds(to, {from.tokenizer.bos(), {ends.begin(), ends.end()}}));

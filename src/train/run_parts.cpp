@@ -92,6 +92,7 @@ Status RunStart::make_trainer() {
   TrainerOptions options = state_.options;
   options.sample_offset = state_.position.sample_offset;
   options.load = state_.position.load;
+  options.skipped_steps = state_.position.skipped_steps;
   options.device_bytes = state_.position.device_bytes;
   options.interrupted = [this] { return !stop_.now().empty(); };
   state_.trainer.reset();  // the memory need not hold two trainers

@@ -165,13 +165,12 @@ class Run {
     return comm::during(fmt::format("{} step {}", what, state_.position.step), result.error());
   }
 
-  void count(run::StepRecord& record) {
+  void count(const run::StepRecord& record) {
     run::Position& position = state_.position;
     ++position.step;
     position.tokens += run::rows_of(state_.config, state_.world.size()) * state_.config.train.seq_len;
-    position.skipped_steps += record.skipped;
+    position.skipped_steps = record.skipped_steps;
     position.load = state_.trainer->load();
-    record.skipped_steps = position.skipped_steps;
     position.skips_in_a_row = record.skipped ? position.skips_in_a_row + 1 : 0;
   }
 

@@ -50,7 +50,8 @@ class TrainerImpl final : public Trainer {
         world_(world),
         options_(options),
         resources_{run::threads_of(config, options.local_ranks), options.local_ranks, options.accelerator},
-        replanning_(config, world.size(), !options.plan_file.empty(), options.load) {}
+        replanning_(config, world.size(), !options.plan_file.empty(), options.load),
+        skipped_steps_(options.skipped_steps) {}
 
   Status set_up() {
     LANCET_TRY(comm::agree(world_, config::check(config_, world_.size())));
@@ -289,6 +290,7 @@ class TrainerImpl final : public Trainer {
     run::StepRecord record;
     record.step = step + 1;
     record.lr = learning_rate(config_.train, step);
+    record.skipped_steps = skipped_steps_;
     set_schedule(step, record.lr);
     tally_.clear();
     const bool timed = std::exchange(time_step_, false) || step + 1 == config_.log.trace;
@@ -430,16 +432,19 @@ class TrainerImpl final : public Trainer {
         LANCET_TRY(
             memory_.store().write(tensor, 0, std::vector<std::byte>(static_cast<std::size_t>(ir::bytes(tensor.type)))));
     record.skipped = true;
+    record.skipped_steps = ++skipped_steps_;
     last_record_ = record;
     return record;
   }
 
+  // Whether the step before was skipped is known by now: updates that may be skipped wait for a norm that is of their
+  // own step (planning.md, the border between steps).
   void set_schedule(std::int64_t step, double lr) {
-    const double t = double(step + 1);
+    const double updates = double(step + 1 - skipped_steps_);
     step_.schedule[ops::schedule::lr] = float(lr);
-    step_.schedule[ops::schedule::correction1] = float(1 - std::pow(config_.train.adam_beta1, t));
-    step_.schedule[ops::schedule::correction2] = float(1 - std::pow(config_.train.adam_beta2, t));
-    step_.schedule[ops::schedule::step] = float(t);
+    step_.schedule[ops::schedule::correction1] = float(1 - std::pow(config_.train.adam_beta1, updates));
+    step_.schedule[ops::schedule::correction2] = float(1 - std::pow(config_.train.adam_beta2, updates));
+    step_.schedule[ops::schedule::step] = float(step + 1);
   }
 
   // Reads this rank's share of a run's micro batches.
@@ -498,6 +503,7 @@ class TrainerImpl final : public Trainer {
   data::SequenceOrder training_order_, evaluation_order_;
   TrainerMemory memory_;
   Replanning replanning_;
+  std::int64_t skipped_steps_;               // so far
   std::optional<planner::StepModel> model_;  // set once the config is known to fit the ranks
   run::RunPlanOptions planning_;
   run::StepPlans plans_;

@@ -305,4 +305,27 @@ TEST_CASE("a process killed while it writes leaves no file if the file system su
   CHECK(folder.names().size() == (holds_nameless(folder / ".") ? 0u : 1u));
 }
 
+TEST_CASE("what a process that was killed before the rename has left is removed by the next writer of the path") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("text", "the one before");
+  const pid_t writer = ::fork();
+  if (writer == 0) {
+    auto file = AtomicFile::create(path);
+    if (file.ok() && file->append("the whole", 9).ok() && file->sync().ok()) ::raise(SIGKILL);
+    ::_exit(1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(writer, &status, 0) == writer);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(folder.names().size() == 2);
+  CHECK(write_file(folder / "other", "").ok());
+  CHECK(folder.names().size() == 3);  // it is no leftover of that one
+  auto writing = test::good(AtomicFile::create(path));
+  REQUIRE(writing->sync().ok());
+  CHECK(folder.names().size() == 3);  // the new one's in place of the killed one's
+  CHECK(write_file(path, "the new one").ok());
+  CHECK(folder.names().size() == 3);  // that of a process that runs stays
+  CHECK(content_of(path) == "the new one");
+}
+
 }  // namespace lancet

@@ -422,6 +422,8 @@ TEST_CASE("a manifest survives a round trip, and no name in it points outside it
     CHECK(error("model-00001-of-00001.safetensors", name)
               .find("expected the name of a safetensors file in this folder, found") != std::string::npos);
   CHECK(error("\"step\": 12", "\"step\": -1").find("m: step: expected a whole number in [0, ") == 0);
+  CHECK(error("\"skipped_steps\": 3", "\"skipped_steps\": 13") ==
+        "m: skipped_steps: expected a whole number in [0, 12]");
   CHECK(error("\"step\": 12", "\"steps\": 12") == "m: expected 'step', found none");
   CHECK(error("\"format\": 2", "\"format\": 1") == "m: format: expected 2, found 1");
   CHECK(error("\"next_step\": 12", "\"next_step\": 13") == "m: random: next_step: expected the step");

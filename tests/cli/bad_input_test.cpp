@@ -123,6 +123,29 @@ TEST_CASE("wrong texts leave no files") {
              {"cannot write standard output"});
 }
 
+TEST_CASE("a tokenizer is trained into a folder of its own, or of another one's two files alone") {
+  const TemporaryFolder folder;
+  const std::string book = folder.write("book.txt", "good text, enough of it to learn a little from, good text\n");
+  const std::string tok = folder / "tok";
+  for (const char* size : {"260", "259"})
+    REQUIRE(lancet("data train-tokenizer --vocab-size " + std::string(size) + " --out " + tok + " " + book).code == 0);
+  CHECK(test::shell("printf good | " LANCET_BINARY " data encode --tokenizer " + tok).code == 0);
+  const auto none = test::shell("echo good | " LANCET_BINARY " data encode --text '' --tokenizer " + tok);
+  CHECK(none.output == "\n");
+  CHECK(none.code == 0);
+  const std::string vocab = *read_file(tok + "/vocab.json", "a vocabulary");
+  CHECK(test::json_in(vocab).size() == 259);
+  for (const std::string name : {"added_tokens.json", "tokenizer.json", "tokenizer_config.json",
+                                 "special_tokens_map.json", "chat_template.jinja", "generation_config.json"}) {
+    const std::string file = folder.write("tok/" + name, "{}");
+    check_said(lancet("data train-tokenizer --vocab-size 260 --out " + tok + " " + (folder / "no book")), 2,
+               {"error: --out: expected a folder without files of another tokenizer, found " + file +
+                "; remove it or name another folder"});
+    std::filesystem::remove(file);
+  }
+  CHECK(*read_file(tok + "/vocab.json", "a vocabulary") == vocab);
+}
+
 // A limit on the size of files stands in for the full disk: the system refuses the same writes, in the middle.
 TEST_CASE("a full disk leaves only complete files") {
   const TemporaryFolder folder;

@@ -1,6 +1,8 @@
 #include "lancet/data/tokenizer.h"
 
 #include <fmt/format.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -286,6 +288,39 @@ TEST_CASE("A saved tokenizer loads as the same one") {
   merges = merges.substr(0, before) + merges.substr(last) + merges.substr(before, last - before);
   spit(folder / "a/b/merges.txt", merges);
   CHECK(value(Tokenizer::load(folder / "a/b")).hash() != tokenizer.hash());
+}
+
+TEST_CASE("Both files of a tokenizer are whole before either replaces an old one, and never one of two tokenizers") {
+  const Folder folder;
+  succeed(small_tokenizer().save(folder.path()));
+  const std::string vocab = slurp(folder / "vocab.json");
+  const Tokenizer other = value(train_tokenizer("some other text", {.vocab_size = 258, .progress = {}}));
+  std::filesystem::remove(folder / "merges.txt");
+  std::filesystem::create_directory(folder / "merges.txt");
+  CHECK_THAT(error_of(other.save(folder.path())), Catch::Contains("merges.txt: expected a file to write"));
+  CHECK(slurp(folder / "vocab.json") == vocab);
+  std::filesystem::remove(folder / "merges.txt");
+  spit(folder / "merges.txt", "");
+
+  const int watch = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  REQUIRE(::inotify_add_watch(watch, folder.path().c_str(), IN_CREATE | IN_MOVED_TO | IN_DELETE) >= 0);
+  succeed(other.save(folder.path()));
+  alignas(inotify_event) std::array<char, 4096> events{};
+  const ssize_t bytes = ::read(watch, events.data(), events.size());
+  ::close(watch);
+  std::vector<std::string> seen;
+  for (ssize_t at = 0; at < bytes;) {
+    const auto* event = reinterpret_cast<const inotify_event*>(events.data() + at);
+    const std::string name = event->name;
+    seen.push_back((event->mask & IN_CREATE   ? "new "
+                    : event->mask & IN_DELETE ? "gone "
+                                              : "renamed to ") +
+                   name.substr(0, name.find('.', name.find('.') + 1)));
+    at += ssize_t(sizeof(inotify_event) + event->len);
+  }
+  CHECK(seen == std::vector<std::string>{"new vocab.json", "new merges.txt", "gone merges.txt", "renamed to vocab.json",
+                                         "renamed to merges.txt"});
+  CHECK(value(Tokenizer::load(folder.path())).hash() == other.hash());
 }
 
 TEST_CASE("Broken tokenizer files are refused with the position") {

@@ -220,15 +220,17 @@ TEST_CASE("an import that its watch refuses allocates nothing") {
 TEST_CASE("files of a killed command beside a new folder are removed, and nothing else") {
   const test::TemporaryFolder folder;
   const std::string here = "." + host_name() + "-", free_id = "2147483647";  // no process has that number
-  const std::vector<std::string> stay = {"run" + here + std::to_string(::getppid()) + ".tmp",  // is being filled
-                                         "run" + here + "12x.tmp",
-                                         "run" + here + ".tmp",
+  const std::vector<std::string> stay = {"run" + here + std::to_string(::getppid()) + "-0.tmp",  // is being filled
+                                         "run" + here + "12x-0.tmp",
+                                         "run" + here + free_id + "-x.tmp",
+                                         "run" + here + free_id + ".tmp",
+                                         "run" + here + "-0.tmp",
                                          "run.tmp",
-                                         "run.of-another-host-" + free_id + ".tmp",
-                                         "runs" + here + free_id + ".tmp",
-                                         "run" + here + free_id};
+                                         "run.of-another-host-" + free_id + "-0.tmp",
+                                         "runs" + here + free_id + "-0.tmp",
+                                         "run" + here + free_id + "-0"};
   for (const std::string& name : stay) std::filesystem::create_directories(folder / name);
-  std::filesystem::create_directories(folder / ("run" + here + free_id + ".tmp/checkpoints"));
+  std::filesystem::create_directories(folder / ("run" + here + free_id + "-0.tmp/checkpoints"));
   auto made = test::good(run::NewFolder::create(folder / "run"));
   CHECK(made->commit().ok());
   auto names = folder.names();

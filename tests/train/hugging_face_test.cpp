@@ -359,6 +359,19 @@ TEST_CASE("an export needs a new folder and removes its files on failure") {
   CHECK(folder.names().size() == size);
 }
 
+TEST_CASE("an export refuses a weight that rounds to infinity") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2"));
+  model.store["ln_f.bias"].memory.as<float>()[3] = -std::numeric_limits<float>::max();
+  check_error(export_hugging_face(model.config.model, model.store, folder / "bf16", {.dtype = DType::bf16}).error(),
+              ExitCode::data,
+              {"transformer.ln_f.bias: expected numbers that bf16 holds, found -3.4028235e+38 at element 3; fp32 holds "
+               "it"});
+  CHECK(folder.names().empty());
+  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "fp32", {}).ok());
+  import_ok(folder / "fp32");
+}
+
 TEST_CASE("an export names the tokens at which texts begin and end, whichever file of the tokenizer did") {
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture("gpt2"));

@@ -160,6 +160,28 @@ TEST_CASE("a skipped step changes nothing, with or without clipping, and the nex
   CHECK(contents()["ln_f.bias"] != before.at("ln_f.bias"));
 }
 
+TEST_CASE("AdamW's bias correction counts updates, and no steps that were skipped") {
+  auto config = test::small_config();
+  config.train.on_non_finite = config::OnNonFinite::skip;
+  config.train.clip_grad = 0;
+  config.train.adam_eps = 1e-15;
+  const int skipped_before = GENERATE(0, 2);  // in the run that is resumed
+  const auto world = comm::make_self();
+  auto trainer = test::good(train::Trainer::create(config, *world, {.skipped_steps = skipped_before}));
+  float* const biases = (*trainer)->store()["ln_f.bias"].memory.as<float>();
+  const std::vector<float> before(biases, biases + 32);
+  biases[5] = nan;
+  const auto skipped = test::good((*trainer)->step(skipped_before));
+  CHECK(skipped->skipped);
+  CHECK(skipped->skipped_steps == skipped_before + 1);
+  biases[5] = before[5];
+  const auto updated = test::good((*trainer)->step(skipped_before + 1));
+  CHECK(updated->skipped_steps == skipped_before + 1);
+  CHECK(updated->lr == config.train.lr);
+  for (std::size_t i = 0; i < before.size(); ++i)  // Adam's first update is the rate times the gradient's sign
+    CHECK(std::abs(biases[i] - before[i]) == Approx(config.train.lr).epsilon(1e-4));
+}
+
 TEST_CASE("nothing is found in a sound step") {
   auto config = test::small_config();
   config.train.dtype = GENERATE(DType::f32, DType::bf16);

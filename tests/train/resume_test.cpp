@@ -1,7 +1,9 @@
 // Runs that stop and resume: bit for bit on the same number of ranks, with the same loss on others.
 #include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 
 #include "declared_costs.h"
@@ -19,6 +21,17 @@ namespace lancet {
 namespace {
 
 using namespace test;
+
+// Its bytes.
+std::string tensor_of(const checkpoint::Checkpoint& checkpoint, const std::string& name) {
+  std::string text;
+  const auto append = [&](std::uint64_t, std::span<const std::byte> bytes) -> Status {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return {};
+  };
+  REQUIRE(checkpoint.load({{name, {.sink = append}}}, 1).ok());
+  return text;
+}
 
 }  // namespace
 
@@ -151,17 +164,8 @@ TEST_CASE("weights alone start another run at step 1, and only at its first star
   REQUIRE(from.ok());
   REQUIRE(to.ok());
   CHECK(to->manifest().optimizer == "sgd");
-  auto read = [](const checkpoint::Checkpoint& checkpoint, const std::string& name) {
-    std::string text;
-    const auto append = [&](std::uint64_t, std::span<const std::byte> bytes) -> Status {
-      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-      return {};
-    };
-    REQUIRE(checkpoint.load({{name, {.sink = append}}}, 1).ok());
-    return text;
-  };
   for (const char* name : {"wte.weight", "h.2.moe.experts.3.c_proj.weight", "h.1.ln_1.weight"})
-    CHECK(read(*from, name) == read(*to, name));
+    CHECK(tensor_of(*from, name) == tensor_of(*to, name));
   REQUIRE(train_run(config, 2, {.init_from = folder / "run"}).code == ExitCode::done);
   CHECK(losses(folder / "tuned").size() == 6);  // it resumed from its own checkpoint
 }
@@ -232,6 +236,32 @@ TEST_CASE("steps skipped before a stop count among the consecutive ones") {
   const Error error = train_run(config, 2);
   CHECK(error.code == ExitCode::numerical);
   CHECK(error.message.find("step 4: expected a finite loss and gradient norm in one of 3 steps in a row ") == 0);
+}
+
+TEST_CASE("a run that resumes corrects AdamW's bias for the updates that were made") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "0");
+  config.train.steps = 2;
+  config.train.weight_decay = 0;
+  config.train.lr_schedule = config::LrSchedule::constant;
+  stop_after(config, 1, 1);
+  std::filesystem::copy(folder / "0", folder / "1", std::filesystem::copy_options::recursive);
+  checkpoint::Manifest manifest = manifest_in(folder / "1", 1);
+  manifest.skipped_steps = 1;
+  folder.write("1/checkpoints/step-000001/manifest.json", checkpoint::to_json(manifest));
+  const auto update = [&](const std::string& run) {  // of the second step
+    config.log.run_dir = run;
+    REQUIRE(train_run(config, 1).code == ExitCode::done);
+    std::array<float, 2> biases{};
+    for (const int step : {1, 2}) {
+      const auto opened = test::good(checkpoint::Checkpoint::open(in_checkpoints(run, checkpoint::folder_name(step))));
+      std::memcpy(&biases[std::size_t(step - 1)], tensor_of(*opened, "ln_f.bias").data(), sizeof(float));
+    }
+    return double(biases[1]) - double(biases[0]);
+  };
+  const double beta1 = config.train.adam_beta1, beta2 = config.train.adam_beta2;
+  const auto corrected = [&](int t) { return std::sqrt(1 - std::pow(beta2, t)) / (1 - std::pow(beta1, t)); };
+  CHECK(update(folder / "1") / update(folder / "0") == Approx(corrected(1) / corrected(2)).epsilon(1e-3));
 }
 
 TEST_CASE("old checkpoints are removed, and records hold the time of saving") {

@@ -45,6 +45,30 @@ TEST_CASE("learning rates") {
   CHECK(learning_rate(rates_of(wsd), 100) == Approx(0.1));
 }
 
+TEST_CASE("learning rates of the first and the last step of warm-up and decay") {
+  using enum config::LrSchedule;
+  const auto rates = [](config::LrSchedule kind, int steps, int warmup, int decay) {
+    auto train = rates_of(kind);
+    train.steps = steps;
+    train.lr_warmup_steps = warmup;
+    train.lr_decay_steps = decay;
+    std::vector<double> all;
+    for (int step = 0; step < steps; ++step) all.push_back(learning_rate(train, step));
+    return all;
+  };
+  const auto are = [](const std::vector<double>& expected) { return Catch::Matchers::Approx(expected).margin(1e-12); };
+  CHECK_THAT(rates(wsd, 7, 2, 3), are({0.5, 1, 1, 1, 1, 0.55, 0.1}));
+  CHECK_THAT(rates(wsd, 3, 0, 2), are({1, 1, 0.1}));
+  CHECK_THAT(rates(wsd, 3, 0, 1), are({1, 1, 1}));
+  CHECK_THAT(rates(wsd, 4, 2, 3), are({0.5, 1, 1, 0.1}));  // the warm-up leaves the decay two steps
+  CHECK_THAT(rates(linear, 6, 3, 0), are({1. / 3, 2. / 3, 1, 1, 0.55, 0.1}));
+  CHECK_THAT(rates(linear, 3, 0, 0), are({1, 0.55, 0.1}));
+  CHECK_THAT(rates(cosine, 7, 2, 0),
+             are({0.5, 1, 1, 0.1 + 0.45 * (1 + std::sqrt(0.5)), 0.55, 0.1 + 0.45 * (1 - std::sqrt(0.5)), 0.1}));
+  CHECK_THAT(rates(cosine, 2, 1, 0), are({1, 1}));
+  CHECK_THAT(rates(cosine, 1, 0, 0), are({1}));
+}
+
 TEST_CASE("a record is one JSON object with every field, null if unknown") {
   run::StepRecord record;
   record.step = 7;

@@ -32,6 +32,10 @@ class Descriptor {
   int fd_;
 };
 
+// A name beside `target`, for a file or folder that is renamed to it when it is complete:
+// TARGET.HOST-PROCESS-NUMBER.tmp. Removes what processes of this host that no longer run left under such names.
+std::filesystem::path temporary_beside(const std::filesystem::path& target);
+
 // A file that appears at its path only when it is complete. Where the file system can, it is written without a name (a
 // killed process then leaves nothing behind), else under a temporary name beside the path; commit() renames it.
 class AtomicFile {
@@ -44,8 +48,9 @@ class AtomicFile {
 
   Status append(const void* bytes, std::size_t size);
   Status overwrite(std::uint64_t at, const void* bytes, std::size_t size);  // at: byte offset in the file
-  Status sync();                                                            // to the disk
-  Status commit();                                                          // sync, rename
+  Status sync();        // to the disk, under the temporary name: only the rename is left for commit()
+  Status remove_old();  // from the path, where nothing is then until commit()
+  Status commit();      // sync, rename
 
  private:
   AtomicFile(std::filesystem::path path, std::filesystem::path temporary, Descriptor file, bool named)

@@ -2,6 +2,7 @@
 // merged by rank; the ids are those of the original tokenizer for every valid UTF-8 text. (Letters and numbers are
 // those of PCRE2's Unicode version; only code points assigned after it could be cut differently.)
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -33,6 +34,11 @@ struct TextBounds {
   void add(TokenId begin_too, std::span<const TokenId> ends_too);
 };
 
+// The files beside vocab.json and merges.txt that describe the tokenizer, and that copies of it take.
+inline constexpr std::array<const char*, 6> kDescriptions{"added_tokens.json",     "tokenizer.json",
+                                                          "tokenizer_config.json", "special_tokens_map.json",
+                                                          "chat_template.jinja",   "generation_config.json"};
+
 // The ids below vocab_size that a model's files name: generation_config.json, then config.json, of which the first with
 // such an id counts. None where a folder has neither. Data error: a file that is malformed.
 Result<TextBounds> model_bounds(const std::filesystem::path& folder, int vocab_size);
@@ -56,7 +62,9 @@ class Tokenizer {
   // unless a token of bounds.ends does. Data errors: see load().
   static Result<Tokenizer> make(std::vector<std::string> tokens, std::vector<Merge> merges, TextBounds bounds = {});
 
-  // Writes vocab.json and merges.txt in GPT-2's format, each completely or not at all; creates the folder.
+  // Writes vocab.json and merges.txt in GPT-2's format; creates the folder. Both files are on the disk before either
+  // replaces an old one. A process that is killed in between leaves no merges.txt, and so never files of two
+  // tokenizers.
   Status save(const std::filesystem::path& folder) const;
 
   // Of special tokens that begin at one byte the longest is read. An Encoder is faster for many texts, since it has a

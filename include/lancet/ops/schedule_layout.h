@@ -6,9 +6,9 @@ namespace lancet::ops::schedule {
 
 enum Field : int {
   lr = 0,
-  correction1,     // 1 - beta1^t
+  correction1,     // 1 - beta1^t, where this is the t-th update, from 1: skipped steps update nothing
   correction2,     // 1 - beta2^t
-  step,            // t, from 1
+  step,            // of the run, from 1
   factor,          // scales the gradient; NaN if its norm is not finite
   plain = factor,  // length without factor
   clipped,         // length with factor

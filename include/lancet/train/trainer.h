@@ -33,6 +33,7 @@ struct TrainerOptions {
   checkpoint::FileSystem* files = nullptr;  // replaces the disk for checkpoints (tests)
   std::int64_t sample_offset = 0;           // data::SamplerOptions
   checkpoint::LoadHistory load = {};        // of the steps before
+  std::int64_t skipped_steps = 0;           // among the steps before
   std::int64_t device_bytes = 0;            // those of the run before; 0: none
   runtime::Accelerator* accelerator = nullptr;  // replaces the one that config.device names (tests)
   // For tests: gradients (outputs grad.*, before clipping) and gates' scores and decisions (score.*, probability.*,
@@ -102,9 +103,10 @@ class Trainer {
 // writes files.
 Status train(const config::Config& config, comm::Communicator& world, const TrainerOptions& options = {});
 
-// The learning rate of step `step` (0 is the first). Warm-up rises in equal steps and reaches lr at its end; a run may
-// be shorter. Then lr stays constant, or falls linearly or as a cosine to min_lr at the last step; wsd keeps lr until
-// the last lr_decay_steps, in which it falls linearly to min_lr.
+// The learning rate of step `step` (0 is the first). Step s of W of warm-up has lr * (s + 1) / W, so the last of them
+// has lr; a run may be shorter. Then lr stays constant, or falls linearly or as a cosine to min_lr at the last step;
+// wsd keeps lr until the last lr_decay_steps, in which it falls linearly to min_lr. Step d of N of decay has the rate
+// at d / (N - 1) of the way: the first still has lr, and the last has min_lr. A decay of one step has lr.
 double learning_rate(const config::Train& train, std::int64_t step);
 
 }  // namespace lancet::train

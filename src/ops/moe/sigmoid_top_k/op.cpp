@@ -6,7 +6,8 @@
 //   expert i32[T,K]: the choices, by falling s + bias, equals by rising expert; of groups with equal scores the lower
 //       one is taken. NaN as in top_k
 //   weight f32[T,K]: s of the choices, without bias; with normalize=1 divided by their sum + 1e-20; times scale (1)
-//   scores f32[B,S,E]: s divided by the sum over all experts + 1e-20, for the auxiliary loss
+//   scores f32[B,S,E]: s divided by the sum over all experts + 1e-20, for the auxiliary loss. They sum up to 1 but for
+//       tokens whose sum of s is not far above 1e-20: these count less, and with all s 0 not at all
 // The bias has no gradient of a loss. What stands in its place is the number of choices of each expert
 // (ops/moe/choice_counts), by which the update moves it (ops/optim/update).
 #include "math.h"
