@@ -40,16 +40,31 @@ Dependencies renumbered(const Dependencies& dependencies, const Order& order);
 
 // List scheduling: orders the instructions of the streams greedily by urgency.
 
+// What one class has to do with a job. (Rank classes: simulate.h.)
+struct JobMember {
+  int of = 0;  // the class
+  ir::Stream stream = ir::Stream::compute;
+  std::vector<std::int32_t> blocks = {};  // blocks of memory that it touches
+  // The pass that has to have begun, or may begin with it, and the one that ends when all that end it have; -1: none.
+  int begins = -1, ends = -1;
+  bool arrives = false;  // it does not begin the pass itself
+};
+
 struct Job {
+  int of = 0;
   ir::Stream stream = ir::Stream::compute;
   double ms = 0;
   int part = -1;  // of a split instruction; -1: whole
   bool backward = false;
-  bool feeds_network = false;        // an all-reduce needs it
-  bool feeds_filler = false;         // a message for which only fillers wait
-  bool filler = false;               // may wait: only the end of the step needs it (weight gradients, updates)
-  std::vector<std::int32_t> needs;   // earlier jobs
-  std::vector<std::int32_t> blocks;  // blocks of memory that it touches
+  bool feeds_network = false;       // an all-reduce needs it
+  bool feeds_filler = false;        // a message for which only fillers wait
+  bool filler = false;              // may wait: only the end of the step needs it (weight gradients, updates)
+  std::vector<std::int32_t> needs;  // jobs, earlier ones if urgencies are not given
+  std::vector<std::int32_t> blocks;
+  int begins = -1, ends = -1;
+  bool arrives = false;
+  std::vector<double> lags = {};       // by need: from its end to the start; empty: none
+  std::vector<JobMember> others = {};  // what other classes do in it at the same time
 };
 
 struct ListOptions {
@@ -90,6 +105,16 @@ struct ListMemory {
   std::span<const std::int32_t> before = {}, after = {};  // blocks that are alive before the first job, after the last
 };
 
+// A class of ranks in a list schedule.
+struct ListClass {
+  ListOptions options;
+  ListMemory memory;
+  // A pass that has not begun may do so if less than `ahead` are between it and the first one that has not ended, and
+  // at most this much memory is alive.
+  int ahead = std::numeric_limits<int>::max();
+  std::int64_t begin_bytes = std::numeric_limits<std::int64_t>::max();
+};
+
 // The memory that is alive: a block from the start of the first job that touches it to the end of the last one.
 class LiveBlocks {
  public:
@@ -114,6 +139,10 @@ class LiveBlocks {
 // Simulates the streams event by event; a free stream starts the most urgent job that is ready (ListOptions), the
 // earlier one on ties.
 ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory = {});
+// The same of several classes, by the urgency of each job. What several classes do together starts once all of their
+// streams are free.
+ListSchedule list_schedule(std::span<const Job> jobs, const std::vector<double>& urgency,
+                           std::span<const ListClass> classes);
 
 // A range [begin, end) of instructions.
 using Span = std::pair<std::size_t, std::size_t>;
