@@ -1,8 +1,11 @@
-// Event-driven list scheduling. Whenever a job ends, each idle stream starts its most urgent ready job. The
-// urgency of a job is the longest path in milliseconds from its start to the end of the step, less the lead of its
-// part. With fill_gaps, fillers (weight gradients and updates) wait in a list of their own, by length; ListOptions says
-// when the compute stream takes one. Launch times and the slowdown of streams that run at once are ignored here;
-// simulate.h adds them when it evaluates the order.
+// Event-driven list scheduling. Whenever a job ends or becomes ready, each idle stream of its rank class starts its
+// most urgent ready job. The urgency of a job is the longest path in milliseconds from its start to the end of the
+// step, less the lead of its part, or what the caller says. With fill_gaps, fillers (weight gradients and updates) wait
+// in lists of their own; ListOptions says when the compute stream takes one. What several classes do together waits in
+// a list of its own, too, and goes first. The slowdown of streams that run at once is ignored here, and so are launch
+// times but for the lags that a caller gives; simulate.h adds them when it evaluates the order.
+//
+// The jobs that wait are bits, by their places in the order of urgency.
 #include "orders.h"
 
 #include <algorithm>
@@ -345,13 +348,15 @@ class Scheduler {
     const ListOptions& options = classes_[c].options;
     const bool computes = stream == ir::Stream::compute;
     if (computes && state.memory.bytes() > options.memory_bytes)
-      if (const std::int32_t filler = most_freeing_filler(state); filler >= 0) return take_filler(state, filler);
+      if (const std::int32_t filler = options.best_filler ? most_freeing_filler(state) : state.urgent_fillers.first();
+          filler >= 0)
+        return take_filler(state, filler);
     if (computes && options.feed_network && network_is_idle(state))
       if (const std::int32_t filler = state.urgent_feeders.first(); filler >= 0) return take_filler(state, filler);
     if (const std::int32_t next = take_ready(c, stream); next >= 0) return next;
     if (!computes || state.fillers.empty()) return -1;
-    return take_filler(
-        state, state.message_end > now_ ? best_fit(state, state.message_end - now_) : state.urgent_fillers.first());
+    const bool fits = options.best_filler && state.message_end > now_;
+    return take_filler(state, fits ? best_fit(state, state.message_end - now_) : state.urgent_fillers.first());
   }
 
   // The most urgent one that need not wait for memory; -1: none.
@@ -427,15 +432,17 @@ class Scheduler {
     const Job& started = job(id);
     result_.order.push_back({id});
     const double end = now_ + started.ms;
+    // What several classes do together ends once each has started what it can.
+    const bool runs = started.ms > 0 || !started.others.empty();
     result_.end[std::size_t(id)] = end;
     each_member(started, [&](const auto& member) {
       ClassState& state = states_[std::size_t(member.of)];
       state.memory.start(member.blocks);
       if (member.begins >= 0 && !member.arrives) state.begun = std::max(state.begun, member.begins);
       if (member.stream == ir::Stream::expert) state.message_end = end;
-      if (started.ms > 0) state.running[index(member.stream)] = id;
+      if (runs) state.running[index(member.stream)] = id;
     });
-    if (started.ms > 0)
+    if (runs)
       events_.push({end, id, true});
     else
       finish(id);

@@ -71,9 +71,12 @@ struct ListOptions {
   // The communication streams take turns on the network: of an all-to-all and an all-reduce that are both ready, the
   // all-to-all starts first.
   bool shared_network = true;
-  // Fillers run only where the compute stream would wait for the network; the one that fits the gap best is chosen
-  // (Lancet, section 4.2). If false, they compete with all other jobs by urgency.
+  // Fillers run only where the compute stream would wait for the network. If false, they compete with all other jobs by
+  // urgency.
   bool fill_gaps = true;
+  // Of several fillers, the one that fits the gap beside an all-to-all best runs there (Lancet, section 4.2), and the
+  // one that frees most where memory is short. If false, the most urgent.
+  bool best_filler = true;
   // The lead of each part over the next one, as a share of the longest path. With 0 the parts run abreast: all need the
   // network at the same time and leave it idle at the same time. With a large lead they spread over the layers and the
   // network always has work, but the memory of many layers is alive at once.
