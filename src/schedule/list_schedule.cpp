@@ -1,14 +1,20 @@
-// Event-driven list scheduling. Whenever a job ends, each idle stream starts its most urgent ready job. The
-// urgency of a job is the longest path in milliseconds from its start to the end of the step, less the lead of its
-// part. With fill_gaps, fillers (weight gradients and updates) wait in a list of their own, by length; ListOptions says
-// when the compute stream takes one. Launch times and the slowdown of streams that run at once are ignored here;
-// simulate.h adds them when it evaluates the order.
+// Event-driven list scheduling. Whenever a job ends or becomes ready, each idle stream of its rank class starts its
+// most urgent ready job. The urgency of a job is the longest path in milliseconds from its start to the end of the
+// step, less the lead of its part, or what the caller says. With fill_gaps, fillers (weight gradients and updates) wait
+// in lists of their own; ListOptions says when the compute stream takes one. What several classes do together waits in
+// a list of its own, too, and goes first. The slowdown of streams that run at once is ignored here, and so are launch
+// times but for the lags that a caller gives; simulate.h adds them when it evaluates the order.
+//
+// The jobs that wait are bits, by their places in the order of urgency.
 #include "orders.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
 #include <limits>
+#include <queue>
+#include <utility>
 
 namespace lancet::schedule {
 namespace {
@@ -23,6 +29,10 @@ constexpr ir::Stream in_turn[] = {ir::Stream::expert,      ir::Stream::compute, 
 // The jobs that wait for each job.
 class Users {
  public:
+  struct User {
+    std::int32_t job;
+    double lag_ms;
+  };
   explicit Users(std::span<const Job> jobs) : begin_(jobs.size() + 1) {
     for (const Job& of : jobs)
       for (std::int32_t need : of.needs) ++begin_[std::size_t(need) + 1];
@@ -30,21 +40,22 @@ class Users {
     users_.resize(begin_.back());
     std::vector<std::size_t> next(begin_.begin(), begin_.end() - 1);
     for (std::size_t i = 0; i < jobs.size(); ++i)
-      for (std::int32_t need : jobs[i].needs) users_[next[std::size_t(need)]++] = std::int32_t(i);
+      for (std::size_t k = 0; k < jobs[i].needs.size(); ++k)
+        users_[next[std::size_t(jobs[i].needs[k])]++] = {std::int32_t(i), jobs[i].lags.empty() ? 0 : jobs[i].lags[k]};
   }
-  std::span<const std::int32_t> of(std::size_t i) const {
+  std::span<const User> of(std::size_t i) const {
     return std::span(users_).subspan(begin_[i], begin_[i + 1] - begin_[i]);
   }
 
  private:
   std::vector<std::size_t> begin_;  // by job: where its users begin in users_; and the end
-  std::vector<std::int32_t> users_;
+  std::vector<User> users_;
 };
 
 // The longest path after a job. Chunks of one all-reduce run one after another, so their times add up.
-double path_after(std::span<const Job> jobs, std::span<const std::int32_t> users, const std::vector<double>& urgency) {
+double path_after(std::span<const Job> jobs, std::span<const Users::User> users, const std::vector<double>& urgency) {
   double path = 0, chunks = 0, after_chunks = 0;
-  for (std::int32_t user : users) {
+  for (const auto& [user, _] : users) {
     const Job& job = jobs[std::size_t(user)];
     if (job.stream == ir::Stream::reduce) {
       chunks += job.ms;
@@ -68,15 +79,6 @@ std::vector<double> urgencies_of(std::span<const Job> jobs, const Users& users, 
     if (jobs[i].part >= 0 && !jobs[i].filler)
       urgency[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
   return urgency;
-}
-
-// The jobs that touch each block; what is alive after the last job counts as one.
-std::vector<int> users_of_blocks(std::span<const Job> jobs, const ListMemory& memory) {
-  std::vector<int> users(memory.bytes.size());
-  for (std::int32_t block : memory.after) ++users[std::size_t(block)];
-  for (const Job& job : jobs)
-    for (std::int32_t block : job.blocks) ++users[std::size_t(block)];
-  return users;
 }
 
 // A set of small numbers, as bits.
@@ -112,38 +114,46 @@ class Bits {
   std::size_t low_;  // the first word that is not 0
 };
 
-// Places of the jobs in an order: those with the least keys first; of equals, the earlier job.
+// Places of the jobs in an order, by class: those with the least keys first; of equals, the earlier job. What several
+// classes do together is in a list of its own behind those of the classes.
 struct Ranks {
-  std::vector<std::int32_t> job;  // by place
-  std::vector<std::int32_t> of;   // by job; -1: it has none
-  std::vector<double> key;        // by place
+  struct List {
+    std::vector<std::int32_t> job;  // by place
+    std::vector<double> key;        // likewise
+  };
+  std::vector<List> lists;
+  std::vector<std::int32_t> place;  // by job, in its list
 
   template <class Key, class Has>
-  Ranks(std::size_t jobs, Key key_of, Has has) : of(jobs, -1) {
+  Ranks(std::span<const Job> jobs, std::size_t classes, Key key_of, Has has)
+      : lists(classes + 1), place(jobs.size(), -1) {
     std::vector<std::pair<double, std::int32_t>> sorted;
-    for (std::size_t i = 0; i < jobs; ++i)
+    for (std::size_t i = 0; i < jobs.size(); ++i)
       if (has(i)) sorted.emplace_back(key_of(i), std::int32_t(i));
     std::ranges::sort(sorted);
-    for (const auto& [value, id] : sorted) {
-      of[std::size_t(id)] = std::int32_t(job.size());
-      job.push_back(id);
-      key.push_back(value);
+    for (const auto& [key, id] : sorted) {
+      const Job& job = jobs[std::size_t(id)];
+      List& list = lists[job.others.empty() ? std::size_t(job.of) : classes];
+      place[std::size_t(id)] = std::int32_t(list.job.size());
+      list.job.push_back(id);
+      list.key.push_back(key);
     }
   }
 };
 
-// Jobs that wait, by their places.
+// Jobs of a list that wait, by their places.
 class Queue {
  public:
-  explicit Queue(const Ranks& ranks) : ranks_(&ranks), bits_(ranks.job.size()) {}
+  Queue(const Ranks& ranks, std::size_t list)
+      : list_(&ranks.lists[list]), place_(&ranks.place), bits_(list_->job.size()) {}
   bool empty() const { return bits_.empty(); }
-  void insert(std::int32_t id) { bits_.insert(place(id)); }
-  void erase(std::int32_t id) { bits_.erase(place(id)); }
+  void insert(std::int32_t id) { bits_.insert(std::size_t((*place_)[std::size_t(id)])); }
+  void erase(std::int32_t id) { bits_.erase(std::size_t((*place_)[std::size_t(id)])); }
   // The first one of which `is` holds; -1: none.
   template <class Is>
   std::int32_t find(Is is) const {
     for (std::int32_t at = bits_.first_from(0); at >= 0; at = bits_.first_from(std::size_t(at) + 1))
-      if (const std::int32_t id = ranks_->job[std::size_t(at)]; is(id)) return id;
+      if (const std::int32_t id = list_->job[std::size_t(at)]; is(id)) return id;
     return -1;
   }
   std::int32_t first() const {
@@ -151,115 +161,216 @@ class Queue {
   }
   // The last one whose key is at most `most`; -1: none.
   std::int32_t last_within(double most) const {
-    const auto end = std::ranges::upper_bound(ranks_->key, most) - ranks_->key.begin();
+    const auto end = std::ranges::upper_bound(list_->key, most) - list_->key.begin();
     const std::int32_t at = bits_.last_before(std::size_t(end));
-    return at < 0 ? -1 : ranks_->job[std::size_t(at)];
+    return at < 0 ? -1 : list_->job[std::size_t(at)];
   }
 
  private:
-  std::size_t place(std::int32_t id) const { return std::size_t(ranks_->of[std::size_t(id)]); }
-  const Ranks* ranks_;
+  const Ranks::List* list_;
+  const std::vector<std::int32_t>* place_;
   Bits bits_;
+};
+
+// What a class has at the time.
+struct ClassState {
+  ClassState(const ListClass& of, std::vector<int> block_users, const Ranks& urgency, const Ranks& length,
+             std::size_t number)
+      : memory(of.memory.bytes, std::move(block_users)),
+        ready(ir::stream_count, Queue(urgency, number)),
+        fillers(length, number),
+        urgent_fillers(urgency, number),
+        feeders(length, number),
+        urgent_feeders(urgency, number) {
+    memory.start(of.memory.before);
+  }
+
+  LiveBlocks memory;
+  std::vector<Queue> ready;  // by stream
+  // Fillers that wait, in two orders: all, and those that an all-reduce needs.
+  Queue fillers, urgent_fillers, feeders, urgent_feeders;
+  std::array<std::int32_t, ir::stream_count> running = filled(-1);
+  double message_end = 0;   // of the all-to-all under way
+  int begun = -1;           // the last pass that has begun
+  std::vector<int> to_end;  // by pass: the jobs that end it and have not ended
+  int passes_ended = 0;     // all before the first one that has some left
+  bool touched = true;      // something has ended or become ready since it was looked at
+
+ private:
+  static std::array<std::int32_t, ir::stream_count> filled(std::int32_t with) {
+    std::array<std::int32_t, ir::stream_count> all;
+    all.fill(with);
+    return all;
+  }
 };
 
 class Scheduler {
  public:
-  Scheduler(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory)
+  Scheduler(std::span<const Job> jobs, const Users& users, const std::vector<double>& urgency,
+            std::span<const ListClass> classes)
       : jobs_(jobs),
-        options_(options),
-        memory_(memory.bytes, users_of_blocks(jobs, memory)),
-        users_(jobs),
-        urgency_(ranks_by_urgency()),
+        classes_(classes),
+        users_(users),
+        urgency_(
+            jobs, classes.size(), [&](std::size_t i) { return -urgency[i]; }, [](std::size_t) { return true; }),
         length_(
-            jobs.size(), [&](std::size_t i) { return jobs[i].ms; }, [&](std::size_t i) { return waits_for_gap(i); }),
-        missing_(jobs.size()) {
-    memory_.start(memory.before);
-    result_.end.resize(jobs.size());
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-      missing_[i] = static_cast<int>(jobs[i].needs.size());
+            jobs, classes.size(), [&](std::size_t i) { return jobs[i].ms; },
+            [&](std::size_t i) { return waits_for_gap(jobs[i]); }),
+        together_(urgency_, classes.size()),
+        missing_(jobs.size()),
+        ready_ms_(jobs.size()) {
+    std::vector<std::vector<int>> block_users;
+    for (const ListClass& of : classes) {
+      std::vector<int>& of_class = block_users.emplace_back(of.memory.bytes.size());
+      for (std::int32_t block : of.memory.after) ++of_class[std::size_t(block)];
     }
+    const auto use = [&](int of, const std::vector<std::int32_t>& blocks) {
+      for (std::int32_t block : blocks) ++block_users[std::size_t(of)][std::size_t(block)];
+    };
+    for (const Job& job : jobs) {
+      use(job.of, job.blocks);
+      for (const JobMember& other : job.others) use(other.of, other.blocks);
+    }
+    for (std::size_t c = 0; c < classes.size(); ++c)
+      states_.emplace_back(classes[c], std::move(block_users[c]), urgency_, length_, c);
+    for (const Job& job : jobs)
+      each_member(job, [&](const auto& member) {
+        if (member.ends < 0) return;
+        std::vector<int>& to_end = states_[std::size_t(member.of)].to_end;
+        to_end.resize(std::max(to_end.size(), std::size_t(member.ends) + 1));
+        ++to_end[std::size_t(member.ends)];
+      });
+    result_.end.resize(jobs.size());
+    for (std::size_t i = 0; i < jobs.size(); ++i) missing_[i] = static_cast<int>(jobs[i].needs.size());
   }
 
   ListSchedule run() {
     for (std::size_t i = 0; i < jobs_.size(); ++i)
       if (missing_[i] == 0) make_ready(std::int32_t(i));
     while (result_.order.size() < jobs_.size()) {
-      while (start_some()) {
-      }
-      if (std::ranges::all_of(running_, [](const Running& running) { return running.job < 0; })) start_held();
+      start_all();
+      if (events_.empty()) start_held();
       advance();
     }
     for (double end : result_.end) result_.makespan = std::max(result_.makespan, end);
-    result_.peak_bytes = memory_.peak_bytes();
+    result_.peak_bytes = states_[0].memory.peak_bytes();
     return std::move(result_);
   }
 
  private:
-  struct Running {
-    std::int32_t job = -1;
-    double end = no_end;
+  struct Event {
+    double ms;
+    std::int32_t job;
+    bool ends;  // else it becomes ready
+    bool operator>(const Event& other) const { return ms > other.ms; }
   };
   static std::size_t index(ir::Stream stream) { return static_cast<std::size_t>(stream); }
   const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
 
-  Ranks ranks_by_urgency() const {
-    const std::vector<double> urgency = urgencies_of(jobs_, users_, options_);
-    return {jobs_.size(), [&](std::size_t i) { return -urgency[i]; }, [](std::size_t) { return true; }};
+  template <class F>
+  static void each_member(const Job& job, F f) {
+    f(job);
+    for (const JobMember& other : job.others) f(other);
   }
 
-  bool waits_for_gap(std::size_t i) const {
-    return options_.fill_gaps && jobs_[i].filler && jobs_[i].stream == ir::Stream::compute;
+  bool waits_for_gap(const Job& job) const {
+    return job.filler && job.stream == ir::Stream::compute && classes_[std::size_t(job.of)].options.fill_gaps;
   }
 
   void make_ready(std::int32_t id) {
-    if (!waits_for_gap(std::size_t(id))) return ready_[index(job(id).stream)].insert(id);
-    for (Queue* queue : {&fillers_, &urgent_fillers_}) queue->insert(id);
-    if (job(id).feeds_network)
-      for (Queue* queue : {&feeders_, &urgent_feeders_}) queue->insert(id);
+    const Job& ready = job(id);
+    if (!ready.others.empty()) return together_.insert(id);
+    ClassState& state = states_[std::size_t(ready.of)];
+    state.touched = true;
+    if (!waits_for_gap(ready)) return state.ready[index(ready.stream)].insert(id);
+    for (Queue* queue : {&state.fillers, &state.urgent_fillers}) queue->insert(id);
+    if (ready.feeds_network)
+      for (Queue* queue : {&state.feeders, &state.urgent_feeders}) queue->insert(id);
   }
 
-  std::int32_t take_filler(std::int32_t id) {
-    for (Queue* queue : {&fillers_, &urgent_fillers_}) queue->erase(id);
+  std::int32_t take_filler(ClassState& state, std::int32_t id) const {
+    for (Queue* queue : {&state.fillers, &state.urgent_fillers}) queue->erase(id);
     if (job(id).feeds_network)
-      for (Queue* queue : {&feeders_, &urgent_feeders_}) queue->erase(id);
+      for (Queue* queue : {&state.feeders, &state.urgent_feeders}) queue->erase(id);
     return id;
   }
 
-  bool start_some() {
+  // A job that takes no time may let others start at the same moment.
+  void start_all() {
+    for (bool started = true; started;) {
+      started = false;
+      for (std::int32_t next; (next = together_.find([&](std::int32_t id) { return can_meet(id); })) >= 0;) {
+        together_.erase(next);
+        start(next);
+        started = true;
+      }
+      for (std::size_t c = 0; c < states_.size(); ++c)
+        if (std::exchange(states_[c].touched, false))
+          while (start_some(c)) started = true;
+    }
+  }
+
+  bool can_meet(std::int32_t id) const {
+    bool can = true;
+    each_member(job(id), [&](const auto& member) {
+      const auto c = std::size_t(member.of);
+      can = can && states_[c].running[index(member.stream)] < 0 && may_begin(c, member.begins);
+    });
+    return can;
+  }
+
+  bool start_some(std::size_t c) {
     bool started = false;
     for (ir::Stream stream : in_turn) {
-      if (running_[index(stream)].job >= 0 || blocked(stream)) continue;
-      const std::int32_t next = pick(stream);
+      if (states_[c].running[index(stream)] >= 0 || blocked(c, stream)) continue;
+      const std::int32_t next = pick(c, stream);
       if (next < 0) continue;
-      start(stream, next);
+      start(next);
       started = true;
     }
     return started;
   }
 
-  bool blocked(ir::Stream stream) const {
-    if (!options_.shared_network || stream == ir::Stream::compute || ir::between_stages(stream)) return false;
-    return running_[index(stream == ir::Stream::expert ? ir::Stream::reduce : ir::Stream::expert)].job >= 0;
+  bool blocked(std::size_t c, ir::Stream stream) const {
+    if (!classes_[c].options.shared_network || stream == ir::Stream::compute || ir::between_stages(stream))
+      return false;
+    return states_[c].running[index(stream == ir::Stream::expert ? ir::Stream::reduce : ir::Stream::expert)] >= 0;
   }
 
-  std::int32_t pick(ir::Stream stream) {
-    if (stream == ir::Stream::compute && memory_.bytes() > options_.memory_bytes)
-      if (const std::int32_t filler = most_freeing_filler(); filler >= 0) return take_filler(filler);
-    if (stream == ir::Stream::compute && options_.feed_network && network_is_idle())
-      if (const std::int32_t filler = urgent_feeders_.first(); filler >= 0) return take_filler(filler);
-    if (const std::int32_t next = take_ready(stream); next >= 0) return next;
-    if (stream != ir::Stream::compute || fillers_.empty()) return -1;
-    return take_filler(message_end_ > now_ ? best_fit(message_end_ - now_) : urgent_fillers_.first());
+  bool may_begin(std::size_t c, int pass) const {
+    const ClassState& state = states_[c];
+    if (pass <= std::max(state.passes_ended, state.begun)) return true;
+    return pass < state.passes_ended + classes_[c].ahead && state.memory.bytes() <= classes_[c].begin_bytes;
+  }
+
+  std::int32_t pick(std::size_t c, ir::Stream stream) {
+    ClassState& state = states_[c];
+    const ListOptions& options = classes_[c].options;
+    const bool computes = stream == ir::Stream::compute;
+    if (computes && state.memory.bytes() > options.memory_bytes)
+      if (const std::int32_t filler = options.best_filler ? most_freeing_filler(state) : state.urgent_fillers.first();
+          filler >= 0)
+        return take_filler(state, filler);
+    if (computes && options.feed_network && network_is_idle(state))
+      if (const std::int32_t filler = state.urgent_feeders.first(); filler >= 0) return take_filler(state, filler);
+    if (const std::int32_t next = take_ready(c, stream); next >= 0) return next;
+    if (!computes || state.fillers.empty()) return -1;
+    const bool fits = options.best_filler && state.message_end > now_;
+    return take_filler(state, fits ? best_fit(state, state.message_end - now_) : state.urgent_fillers.first());
   }
 
   // The most urgent one that need not wait for memory; -1: none.
-  std::int32_t take_ready(ir::Stream stream) {
-    Queue& queue = ready_[index(stream)];
+  std::int32_t take_ready(std::size_t c, ir::Stream stream) {
+    ClassState& state = states_[c];
+    const ListOptions& options = classes_[c].options;
+    Queue& queue = state.ready[index(stream)];
     std::int32_t next = -1;
-    if (stream != ir::Stream::compute && memory_.bytes() > options_.memory_bytes)
+    if (stream != ir::Stream::compute && state.memory.bytes() > options.memory_bytes)
       next = queue.find([&](std::int32_t id) { return job(id).feeds_filler; });
     if (next < 0)
-      next = queue.find([&](std::int32_t id) { return memory_.bytes() + new_bytes(id) <= options_.hold_bytes; });
+      next = queue.find([&](std::int32_t id) {
+        return may_begin(c, job(id).begins) && state.memory.bytes() + new_bytes(id) <= options.hold_bytes;
+      });
     if (next >= 0) queue.erase(next);
     return next;
   }
@@ -267,36 +378,42 @@ class Scheduler {
   // Of the ready jobs of all streams, all of which wait for memory, the one that needs least.
   void start_held() {
     std::int32_t least = -1;
-    for (const Queue& queue : ready_)
-      queue.find([&](std::int32_t id) {
-        if (least < 0 || new_bytes(id) < new_bytes(least)) least = id;
-        return false;
-      });
+    for (const ClassState& state : states_)
+      for (const Queue& queue : state.ready)
+        queue.find([&](std::int32_t id) {
+          if (least < 0 || new_bytes(id) < new_bytes(least)) least = id;
+          return false;
+        });
+    LANCET_CHECK(least >= 0 || result_.order.size() == jobs_.size(), "{} of {} jobs wait for one another",
+                 jobs_.size() - result_.order.size(), jobs_.size());
     if (least < 0) return;
-    ready_[index(job(least).stream)].erase(least);
-    start(job(least).stream, least);
+    states_[std::size_t(job(least).of)].ready[index(job(least).stream)].erase(least);
+    start(least);
   }
 
   // What a job would add to the memory, if that is limited.
   std::int64_t new_bytes(std::int32_t id) const {
-    return options_.hold_bytes == std::numeric_limits<std::int64_t>::max() ? 0 : memory_.new_bytes(job(id).blocks);
+    const auto c = std::size_t(job(id).of);
+    return classes_[c].options.hold_bytes == std::numeric_limits<std::int64_t>::max()
+               ? 0
+               : states_[c].memory.new_bytes(job(id).blocks);
   }
 
   // The longest filler that ends before the all-to-all under way does, so that the jobs which wait for it start at
   // once. Fillers that an all-reduce needs are preferred, since the others can still run beside the last all-reduces.
   // If none is short enough, the shortest.
-  std::int32_t best_fit(double gap) const {
-    if (const std::int32_t feeder = feeders_.last_within(gap); feeder >= 0) return feeder;
-    if (const std::int32_t filler = fillers_.last_within(gap); filler >= 0) return filler;
-    return fillers_.first();
+  static std::int32_t best_fit(const ClassState& state, double gap) {
+    if (const std::int32_t feeder = state.feeders.last_within(gap); feeder >= 0) return feeder;
+    if (const std::int32_t filler = state.fillers.last_within(gap); filler >= 0) return filler;
+    return state.fillers.first();
   }
 
   // -1 if none frees anything.
-  std::int32_t most_freeing_filler() const {
+  std::int32_t most_freeing_filler(const ClassState& state) const {
     std::int32_t best = -1;
     std::int64_t most = 0;
-    fillers_.find([&](std::int32_t id) {
-      if (const std::int64_t freed = memory_.freed_by(job(id).blocks); freed > most) {
+    state.fillers.find([&](std::int32_t id) {
+      if (const std::int64_t freed = state.memory.freed_by(job(id).blocks); freed > most) {
         most = freed;
         best = id;
       }
@@ -305,63 +422,94 @@ class Scheduler {
     return best;
   }
 
-  bool network_is_idle() const {
+  static bool network_is_idle(const ClassState& state) {
     for (ir::Stream stream : {ir::Stream::expert, ir::Stream::reduce})
-      if (running_[index(stream)].job >= 0 || !ready_[index(stream)].empty()) return false;
+      if (state.running[index(stream)] >= 0 || !state.ready[index(stream)].empty()) return false;
     return true;
   }
 
-  void start(ir::Stream stream, std::int32_t id) {
+  void start(std::int32_t id) {
+    const Job& started = job(id);
     result_.order.push_back({id});
-    memory_.start(job(id).blocks);
-    const double end = now_ + job(id).ms;
-    if (stream == ir::Stream::expert) message_end_ = end;
+    const double end = now_ + started.ms;
+    // What several classes do together ends once each has started what it can.
+    const bool runs = started.ms > 0 || !started.others.empty();
     result_.end[std::size_t(id)] = end;
-    if (job(id).ms > 0)
-      running_[index(stream)] = {id, end};
+    each_member(started, [&](const auto& member) {
+      ClassState& state = states_[std::size_t(member.of)];
+      state.memory.start(member.blocks);
+      if (member.begins >= 0 && !member.arrives) state.begun = std::max(state.begun, member.begins);
+      if (member.stream == ir::Stream::expert) state.message_end = end;
+      if (runs) state.running[index(member.stream)] = id;
+    });
+    if (runs)
+      events_.push({end, id, true});
     else
       finish(id);
   }
 
   void finish(std::int32_t id) {
-    memory_.finish(job(id).blocks);
-    for (std::int32_t user : users_.of(std::size_t(id)))
-      if (--missing_[std::size_t(user)] == 0) make_ready(user);
+    each_member(job(id), [&](const auto& member) {
+      ClassState& state = states_[std::size_t(member.of)];
+      state.memory.finish(member.blocks);
+      state.touched = true;
+      if (member.ends < 0) return;
+      --state.to_end[std::size_t(member.ends)];
+      while (std::size_t(state.passes_ended) < state.to_end.size() &&
+             state.to_end[std::size_t(state.passes_ended)] == 0)
+        ++state.passes_ended;
+    });
+    for (const auto& [user, lag] : users_.of(std::size_t(id))) {
+      double& ready = ready_ms_[std::size_t(user)];
+      ready = std::max(ready, now_ + lag);
+      if (--missing_[std::size_t(user)] > 0) continue;
+      if (ready <= now_)
+        make_ready(user);
+      else
+        events_.push({ready, user, false});
+    }
   }
 
   void advance() {
-    double next = no_end;
-    for (const Running& running : running_) next = std::min(next, running.end);
-    if (next == no_end) return;  // at the end, or if all jobs that just started take no time
-    now_ = next;
-    for (Running& running : running_)
-      if (running.job >= 0 && running.end <= now_) {
-        const std::int32_t id = running.job;
-        running = {};
-        finish(id);
+    if (events_.empty()) return;  // at the end, or if all jobs that just started take no time
+    now_ = events_.top().ms;
+    while (!events_.empty() && events_.top().ms <= now_) {
+      const auto [_, id, ends] = events_.top();
+      events_.pop();
+      if (!ends) {
+        make_ready(id);
+        continue;
       }
+      each_member(job(id),
+                  [&](const auto& member) { states_[std::size_t(member.of)].running[index(member.stream)] = -1; });
+      finish(id);
+    }
   }
 
   std::span<const Job> jobs_;
-  const ListOptions& options_;
-  LiveBlocks memory_;
-  const Users users_;
-  const Ranks urgency_;  // by the longest path from a job's start in ms, less the lead of its part
-  const Ranks length_;   // of fillers
-  std::vector<int> missing_;
-  std::vector<Queue> ready_{ir::stream_count, Queue(urgency_)};  // by stream
-  // Fillers that wait, in two orders: all, and those that an all-reduce needs.
-  Queue fillers_{length_}, urgent_fillers_{urgency_}, feeders_{length_}, urgent_feeders_{urgency_};
-  std::array<Running, ir::stream_count> running_;
+  std::span<const ListClass> classes_;
+  const Users& users_;
+  const Ranks urgency_, length_;    // the most urgent first; of fillers, the shortest first
+  std::vector<ClassState> states_;  // by class
+  Queue together_;                  // what several classes do
+  std::vector<int> missing_;        // by job: needs that have not ended
+  std::vector<double> ready_ms_;    // by job: the latest of those that have, and the lag behind it
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   double now_ = 0;
-  double message_end_ = 0;  // of the all-to-all under way
   ListSchedule result_;
 };
 
 }  // namespace
 
 ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory) {
-  return Scheduler(jobs, options, memory).run();
+  const Users users(jobs);
+  const ListClass all{options, memory};
+  return Scheduler(jobs, users, urgencies_of(jobs, users, options), {&all, 1}).run();
+}
+
+ListSchedule list_schedule(std::span<const Job> jobs, const std::vector<double>& urgency,
+                           std::span<const ListClass> classes) {
+  return Scheduler(jobs, Users(jobs), urgency, classes).run();
 }
 
 }  // namespace lancet::schedule

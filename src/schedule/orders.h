@@ -40,25 +40,43 @@ Dependencies renumbered(const Dependencies& dependencies, const Order& order);
 
 // List scheduling: orders the instructions of the streams greedily by urgency.
 
+// What one class has to do with a job. (Rank classes: simulate.h.)
+struct JobMember {
+  int of = 0;  // the class
+  ir::Stream stream = ir::Stream::compute;
+  std::vector<std::int32_t> blocks = {};  // blocks of memory that it touches
+  // The pass that has to have begun, or may begin with it, and the one that ends when all that end it have; -1: none.
+  int begins = -1, ends = -1;
+  bool arrives = false;  // it does not begin the pass itself
+};
+
 struct Job {
+  int of = 0;
   ir::Stream stream = ir::Stream::compute;
   double ms = 0;
   int part = -1;  // of a split instruction; -1: whole
   bool backward = false;
-  bool feeds_network = false;        // an all-reduce needs it
-  bool feeds_filler = false;         // a message for which only fillers wait
-  bool filler = false;               // may wait: only the end of the step needs it (weight gradients, updates)
-  std::vector<std::int32_t> needs;   // earlier jobs
-  std::vector<std::int32_t> blocks;  // blocks of memory that it touches
+  bool feeds_network = false;       // an all-reduce needs it
+  bool feeds_filler = false;        // a message for which only fillers wait
+  bool filler = false;              // may wait: only the end of the step needs it (weight gradients, updates)
+  std::vector<std::int32_t> needs;  // jobs, earlier ones if urgencies are not given
+  std::vector<std::int32_t> blocks;
+  int begins = -1, ends = -1;
+  bool arrives = false;
+  std::vector<double> lags = {};       // by need: from its end to the start; empty: none
+  std::vector<JobMember> others = {};  // what other classes do in it at the same time
 };
 
 struct ListOptions {
   // The communication streams take turns on the network: of an all-to-all and an all-reduce that are both ready, the
   // all-to-all starts first.
   bool shared_network = true;
-  // Fillers run only where the compute stream would wait for the network; the one that fits the gap best is chosen
-  // (Lancet, section 4.2). If false, they compete with all other jobs by urgency.
+  // Fillers run only where the compute stream would wait for the network. If false, they compete with all other jobs by
+  // urgency.
   bool fill_gaps = true;
+  // Of several fillers, the one that fits the gap beside an all-to-all best runs there (Lancet, section 4.2), and the
+  // one that frees most where memory is short. If false, the most urgent.
+  bool best_filler = true;
   // The lead of each part over the next one, as a share of the longest path. With 0 the parts run abreast: all need the
   // network at the same time and leave it idle at the same time. With a large lead they spread over the layers and the
   // network always has work, but the memory of many layers is alive at once.
@@ -90,6 +108,16 @@ struct ListMemory {
   std::span<const std::int32_t> before = {}, after = {};  // blocks that are alive before the first job, after the last
 };
 
+// A class of ranks in a list schedule.
+struct ListClass {
+  ListOptions options;
+  ListMemory memory;
+  // A pass that has not begun may do so if less than `ahead` are between it and the first one that has not ended, and
+  // at most this much memory is alive.
+  int ahead = std::numeric_limits<int>::max();
+  std::int64_t begin_bytes = std::numeric_limits<std::int64_t>::max();
+};
+
 // The memory that is alive: a block from the start of the first job that touches it to the end of the last one.
 class LiveBlocks {
  public:
@@ -114,6 +142,10 @@ class LiveBlocks {
 // Simulates the streams event by event; a free stream starts the most urgent job that is ready (ListOptions), the
 // earlier one on ties.
 ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory = {});
+// The same of several classes, by the urgency of each job. What several classes do together starts once all of their
+// streams are free.
+ListSchedule list_schedule(std::span<const Job> jobs, const std::vector<double>& urgency,
+                           std::span<const ListClass> classes);
 
 // A range [begin, end) of instructions.
 using Span = std::pair<std::size_t, std::size_t>;

@@ -1,8 +1,6 @@
-// The search is list scheduling over the graph of all stages. Events are the ends of nodes and the times at which what
-// they need has arrived; after each, every free stream starts the most urgent node that is ready, and what several
-// stages do together starts once all of their streams are free. One pass, forward or backward, goes before the other,
-// and within a pass the earlier micro batch, then what has the longest chain to the end of the step, over all stages.
-// Weight gradients (stage_graph.h: W) and updates run where nothing else does.
+// The search is list scheduling (list_schedule.cpp) over the graph of all stages, each a rank class. One pass, forward
+// or backward, goes before the other, and within a pass the earlier micro batch, then what has the longest chain to the
+// end of the step, over all stages. Weight gradients (stage_graph.h: W) are fillers: they run where nothing else does.
 //
 // A stage begins the forward pass of a micro batch only if less than `ahead` are between its own and the first whose
 // backward pass has not ended, and if its memory has room for what the pass keeps and for a backward pass. Where there
@@ -23,8 +21,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <queue>
-#include <set>
 #include <tuple>
 
 #include "lancet/base/check.h"
@@ -44,6 +40,7 @@ constexpr double most_memory = 1.4, less_memory = 0.985, least_memory = 0.5;
 struct Settings {
   bool backward_first = false;
   bool weights_first = false;  // W goes before all others where there is no room for a forward pass, either
+  bool best_filler = false;    // ListOptions
   int ahead = 0;
   std::int64_t memory = 0;  // bytes that it counts on
 };
@@ -67,22 +64,6 @@ Dependencies with_late_recompute(const RankClass& stage, const std::vector<Kind>
   join(needed, extra);
   return needed;
 }
-
-// The micro batches of a stage whose backward pass has ended: all before the first that has some left.
-class Progress {
- public:
-  explicit Progress(int micro_batches) : left_(std::size_t(micro_batches)) {}
-  void add(int micro) { ++left_[std::size_t(micro)]; }
-  void end(int micro) {
-    --left_[std::size_t(micro)];
-    while (done_ < left_.size() && left_[done_] == 0) ++done_;
-  }
-  int done() const { return int(done_); }
-
- private:
-  std::vector<int> left_;
-  std::size_t done_ = 0;
-};
 
 // The memory of a stage: its tensors, and what a micro batch takes if it runs alone in the order of the program.
 struct StageMemory {
@@ -111,196 +92,37 @@ StageMemory::StageMemory(const ir::Program& program, const std::vector<Kind>& ki
   }
 }
 
-class ListStages {
- public:
-  ListStages(std::span<const RankClass> stages, const StageGraph& graph, const std::vector<std::vector<Kind>>& kinds,
-             std::span<const StageMemory> memory, std::span<const Settings> settings)
-      : work_(stages),
-        graph_(graph),
-        kinds_(kinds),
-        memory_(memory),
-        settings_(settings),
-        begun_(stages.size(), -1),
-        missing_(graph.nodes.size()),
-        ready_ms_(graph.nodes.size()),
-        busy_(stages.size()),
-        ready_(stages.size()),
-        weights_(stages.size()),
-        order_(stages.size()),
-        computed_(stages.size()),
-        follows_(stages.size()) {
-    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-      const ir::Program& program = stages[stage].program;
-      alive_.push_back(memory[stage].blocks.live());
-      backward_.emplace_back(ir::micro_batches(program));
-      for (std::size_t i = 0; i < program.instructions.size(); ++i)
-        if (kinds[stage][i] == Kind::backward) backward_.back().add(program.instructions[i].micro_batch);
-    }
-    for (std::size_t i = 0; i < missing_.size(); ++i)
-      if ((missing_[i] = graph.nodes[i].before.size()) == 0) make_ready(std::int32_t(i));
-  }
-
-  // By stage, its instructions by their start.
-  std::vector<Order> run() {
-    start_what_may();
-    while (!events_.empty()) {
-      now_ = events_.top().ms;
-      for (; !events_.empty() && events_.top().ms <= now_; events_.pop()) happen(events_.top());
-      start_what_may();
-    }
-    for (std::size_t stage = 0; stage < order_.size(); ++stage)
-      LANCET_CHECK(order_[stage].size() == work_[stage].program.instructions.size(),
-                   "{} of {} instructions of stage {} are in its order", order_[stage].size(),
-                   work_[stage].program.instructions.size(), stage);
-    return std::move(order_);
-  }
-
-  // By stage and new place: the instruction, by its new place, that a receive waits for; none for others.
-  const std::vector<std::vector<ir::InstructionId>>& follows() const { return follows_; }
-
- private:
-  // Urgency: the pass, the micro batch, the longest tail, the number.
-  using Entry = std::tuple<int, int, double, std::int32_t>;
-  struct Event {
-    double ms;
-    bool ends;  // else it becomes ready
-    std::int32_t node;
-    bool operator>(const Event& other) const { return std::tie(ms, node) > std::tie(other.ms, other.node); }
+// The nodes of the graph as jobs of rank classes. A weight gradient is a filler.
+std::vector<Job> jobs_of(std::span<const RankClass> stages, const StageGraph& graph,
+                         const std::vector<std::vector<Kind>>& kinds, std::span<const StageMemory> memory) {
+  const auto member_of = [&](const StageNode::Member& member) {
+    const auto stage = std::size_t(member.stage);
+    const ir::Instruction& at = stages[stage].program.instructions[member.instruction];
+    JobMember made{.of = member.stage, .stream = at.stream, .blocks = memory[stage].blocks.of[member.instruction]};
+    made.arrives = ops::kind(at) == ops::Kind::receive;
+    // What arrives for a micro batch does so while the one before it runs.
+    if (kinds[stage][member.instruction] == Kind::forward) made.begins = at.micro_batch - (made.arrives ? 1 : 0);
+    if (kinds[stage][member.instruction] == Kind::backward) made.ends = at.micro_batch;
+    return made;
   };
-
-  const StageNode& node(std::int32_t id) const { return graph_.nodes[std::size_t(id)]; }
-  const ir::Instruction& at(const StageNode::Member& of) const {
-    return work_[std::size_t(of.stage)].program.instructions[of.instruction];
-  }
-  const std::vector<std::int32_t>& blocks_of(const StageNode::Member& of) const {
-    return memory_[std::size_t(of.stage)].blocks.of[of.instruction];
-  }
-  Kind kind(const StageNode::Member& of) const { return kinds_[std::size_t(of.stage)][of.instruction]; }
-  bool& busy(const StageNode::Member& of) { return busy_[std::size_t(of.stage)][std::size_t(at(of).stream)]; }
-
-  // Room for the backward pass of a micro batch, and for `bytes` more.
-  bool has_room(std::size_t stage, std::int64_t bytes) const {
-    return alive_[stage].bytes() + memory_[stage].backward + bytes <= settings_[stage].memory;
-  }
-
-  Entry entry(std::int32_t id) const {
-    const StageNode::Member& member = node(id).members.front();
-    const Kind of = kind(member);
-    const bool backward_first = settings_[std::size_t(member.stage)].backward_first;
-    const int pass = of == Kind::late ? 2 : backward_first == (of == Kind::forward) ? 1 : 0;
-    return {pass, of == Kind::late ? 0 : at(member).micro_batch, -node(id).tail_ms, id};
-  }
-
-  void make_ready(std::int32_t id) {
-    const StageNode& of = node(id);
-    const std::size_t stage = std::size_t(of.members[0].stage);
-    if (of.members.size() > 1)
-      meetings_.insert(entry(id));
-    else if (kind(of.members[0]) == Kind::weight && at(of.members[0]).stream == ir::Stream::compute)
-      weights_[stage].insert(entry(id));
-    else
-      ready_[stage][std::size_t(at(of.members[0]).stream)].insert(entry(id));
-  }
-
-  void happen(const Event& event) {
-    if (!event.ends) return make_ready(event.node);
-    for (const StageNode::Member& member : node(event.node).members) {
-      busy(member) = false;
-      alive_[std::size_t(member.stage)].finish(blocks_of(member));
-      if (kind(member) == Kind::backward) backward_[std::size_t(member.stage)].end(at(member).micro_batch);
-      if (at(member).stream == ir::Stream::compute)
-        computed_[std::size_t(member.stage)] = place_[std::size_t(event.node)];
+  std::vector<Job> jobs;
+  for (const StageNode& node : graph.nodes) {
+    const StageNode::Member& first = node.members.front();
+    JobMember own = member_of(first);
+    Job job{.of = own.of, .stream = own.stream, .ms = node.ms, .needs = {}, .blocks = std::move(own.blocks)};
+    job.begins = own.begins;
+    job.ends = own.ends;
+    job.arrives = own.arrives;
+    job.filler = kinds[std::size_t(first.stage)][first.instruction] == Kind::weight;
+    for (const auto& [before, lag] : node.before) {
+      job.needs.push_back(before);
+      job.lags.push_back(lag);
     }
-    for (const auto& [after, lag] : node(event.node).after) {
-      double& ready = ready_ms_[std::size_t(after)];
-      ready = std::max(ready, now_ + lag);
-      if (--missing_[std::size_t(after)] > 0) continue;
-      if (ready <= now_)
-        make_ready(after);
-      else
-        events_.push({ready, false, after});
-    }
+    for (std::size_t i = 1; i < node.members.size(); ++i) job.others.push_back(member_of(node.members[i]));
+    jobs.push_back(std::move(job));
   }
-
-  bool may_start(std::int32_t id) {
-    return std::ranges::all_of(node(id).members, [&](const StageNode::Member& member) {
-      if (busy(member)) return false;
-      if (kind(member) != Kind::forward) return true;
-      // What arrives for a micro batch does so while the one before it runs.
-      const bool receives = ops::kind(at(member)) == ops::Kind::receive;
-      return may_begin(std::size_t(member.stage), at(member).micro_batch - (receives ? 1 : 0));
-    });
-  }
-
-  bool may_begin(std::size_t stage, int micro) const {
-    const int done = backward_[stage].done();
-    if (micro <= std::max(done, begun_[stage])) return true;
-    return micro < done + settings_[stage].ahead && has_room(stage, memory_[stage].next());
-  }
-
-  void start_what_may() {
-    start_from(meetings_, false);
-    for (std::size_t stage = 0; stage < ready_.size(); ++stage) {
-      if (!has_room(stage, settings_[stage].weights_first ? memory_[stage].next() : 0))
-        start_from(weights_[stage], true);
-      for (auto& stream : ready_[stage]) start_from(stream, true);
-      start_from(weights_[stage], true);
-    }
-  }
-
-  void start_from(std::set<Entry>& ready, bool one_stream) {
-    for (auto next = ready.begin(); next != ready.end();) {
-      const std::int32_t id = std::get<3>(*next);
-      if (!may_start(id)) {
-        if (one_stream && busy(node(id).members[0])) return;
-        // Where a forward pass may not begin, those of later micro batches may not, either.
-        if (one_stream && kind(node(id).members[0]) == Kind::forward)
-          next = ready.lower_bound({std::get<0>(*next) + 1, -1, 0, 0});
-        else
-          ++next;
-        continue;
-      }
-      next = ready.erase(next);
-      start(id);
-    }
-  }
-
-  void start(std::int32_t id) {
-    place_.resize(graph_.nodes.size());
-    for (const StageNode::Member& member : node(id).members) {
-      const std::size_t stage = std::size_t(member.stage);
-      busy(member) = true;
-      alive_[stage].start(blocks_of(member));
-      const bool receives = ops::kind(at(member)) == ops::Kind::receive;
-      follows_[stage].push_back(receives ? computed_[stage] : ir::InstructionId());
-      if (kind(member) == Kind::forward && !receives) begun_[stage] = std::max(begun_[stage], at(member).micro_batch);
-      if (at(member).stream == ir::Stream::compute) place_[std::size_t(id)] = ir::id_of(order_[stage].size());
-      order_[stage].push_back(ir::id_of(member.instruction));
-    }
-    events_.push({now_ + node(id).ms, true, id});
-  }
-
-  const std::span<const RankClass> work_;
-  const StageGraph& graph_;
-  const std::vector<std::vector<Kind>>& kinds_;
-  const std::span<const StageMemory> memory_;
-  const std::span<const Settings> settings_;
-  std::vector<LiveBlocks> alive_;     // by stage
-  std::vector<int> begun_;            // by stage, the last micro batch whose forward pass has begun
-  std::vector<std::size_t> missing_;  // by node, what it depends on and has not ended
-  std::vector<double> ready_ms_;      // by node
-  std::vector<std::array<bool, ir::stream_count>> busy_;
-  std::vector<std::array<std::set<Entry>, ir::stream_count>> ready_;  // what one stage does alone
-  std::vector<std::set<Entry>> weights_;                              // by stage
-  std::set<Entry> meetings_;
-  std::vector<Progress> backward_;  // by stage
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  double now_ = 0;
-  std::vector<Order> order_;
-  std::vector<ir::InstructionId> place_;     // by node of the compute stream, its place in its stage's order
-  std::vector<ir::InstructionId> computed_;  // by stage, the place of the computation that has ended last
-  std::vector<std::vector<ir::InstructionId>> follows_;
-};
+  return jobs;
+}
 
 class Search {
  public:
@@ -315,6 +137,7 @@ class Search {
       late.push_back({stage.program, needed_.back(), stage.op_costs, stage.interference, stage.launch_ms});
     }
     graph_ = stage_graph(late, mesh);
+    jobs_ = jobs_of(stages, graph_, kinds_, memory_);
   }
 
   // The order with these settings; if each with less memory needs too much, as far as they say, nothing.
@@ -335,9 +158,14 @@ class Search {
         for (int more = 0; more < stages; ++more) {
           std::vector<Settings> settings;
           for (int stage = 0; stage < stages; ++stage)
-            settings.push_back({backward_first, weights_first, stages - stage + more, first_memory(stage)});
+            settings.push_back({backward_first, weights_first, false, stages - stage + more, first_memory(stage)});
           try_within_memory(std::move(settings));
         }
+    if (best_) {
+      std::vector<Settings> fitting = best_settings_;
+      for (Settings& of : fitting) of.best_filler = true;
+      try_within_memory(std::move(fitting));
+    }
     for (std::size_t stage = 0; best_ && stage < work_.size(); ++stage) change(stage);
     return std::move(best_);
   }
@@ -357,6 +185,7 @@ class Search {
     };
     with([](Settings& of) { of.backward_first = !of.backward_first; });
     with([](Settings& of) { of.weights_first = !of.weights_first; });
+    with([](Settings& of) { of.best_filler = !of.best_filler; });
     with([](Settings& of) { ++of.ahead; });
     with([](Settings& of) { of.ahead = std::max(1, of.ahead - 1); });
     with([&](Settings& of) { of.memory = first_memory(int(stage)); });
@@ -384,9 +213,60 @@ class Search {
     }
   }
 
+  // One pass, forward or backward, goes before the other, then the earlier micro batch, then the longest chain.
+  std::vector<double> urgencies(std::span<const Settings> settings) const {
+    std::vector<std::tuple<int, int, double, std::size_t>> sorted;
+    for (std::size_t id = 0; id < graph_.nodes.size(); ++id) {
+      const StageNode& node = graph_.nodes[id];
+      const auto& [stage, instruction] = node.members.front();
+      const Kind kind = kinds_[std::size_t(stage)][instruction];
+      const bool late = kind == Kind::late;
+      const int pass = late ? 2 : settings[std::size_t(stage)].backward_first == (kind == Kind::forward) ? 1 : 0;
+      const int micro = work_[std::size_t(stage)].program.instructions[instruction].micro_batch;
+      sorted.emplace_back(pass, late ? 0 : micro, -node.tail_ms, id);
+    }
+    std::ranges::sort(sorted);
+    std::vector<double> urgency(sorted.size());
+    for (std::size_t place = 0; place < sorted.size(); ++place) urgency[std::get<3>(sorted[place])] = -double(place);
+    return urgency;
+  }
+
+  std::vector<ListClass> classes(std::span<const Settings> settings) const {
+    std::vector<ListClass> classes;
+    for (std::size_t stage = 0; stage < settings.size(); ++stage) {
+      const StageMemory& memory = memory_[stage];
+      ListClass& of = classes.emplace_back();
+      of.options.shared_network = false;
+      of.options.best_filler = settings[stage].best_filler;
+      of.memory.bytes = memory.blocks.bytes;
+      of.ahead = settings[stage].ahead;
+      of.begin_bytes = settings[stage].memory - memory.backward - memory.next();
+      of.options.memory_bytes =
+          settings[stage].weights_first ? of.begin_bytes : settings[stage].memory - memory.backward;
+    }
+    return classes;
+  }
+
   StagesOrder listed(std::span<const Settings> settings) const {
-    ListStages list(work_, graph_, kinds_, memory_, settings);
-    const std::vector<Order> orders = list.run();
+    const ListSchedule list = list_schedule(jobs_, urgencies(settings), classes(settings));
+    std::vector<Order> orders(work_.size());
+    std::vector<std::vector<ir::InstructionId>> follows(work_.size());  // what a receive waits for, by new place
+    std::vector<std::vector<std::pair<double, ir::InstructionId>>> computed(work_.size());  // ends, and new places
+    for (const ir::InstructionId id : list.order) {
+      const StageNode& node = graph_.nodes[id.index()];
+      for (const auto& [stage, instruction] : node.members) {
+        Order& order = orders[std::size_t(stage)];
+        const ir::Instruction& at = work_[std::size_t(stage)].program.instructions[instruction];
+        auto& ends = computed[std::size_t(stage)];
+        const auto later =
+            std::ranges::upper_bound(ends, list.end[id.index()] - node.ms, {}, [](const auto& of) { return of.first; });
+        follows[std::size_t(stage)].push_back(ops::kind(at) == ops::Kind::receive && later != ends.begin()
+                                                  ? std::prev(later)->second
+                                                  : ir::InstructionId());
+        if (at.stream == ir::Stream::compute) ends.emplace_back(list.end[id.index()], ir::id_of(order.size()));
+        order.push_back(ir::id_of(instruction));
+      }
+    }
     StagesOrder result;
     std::vector<std::vector<cost::OpCost>> op_costs;
     for (std::size_t stage = 0; stage < orders.size(); ++stage) {
@@ -395,10 +275,10 @@ class Search {
       of.needed = ir::dependencies(of.program);
       Dependencies extra(of.needed.size());
       for (std::size_t i = 0; i < extra.size(); ++i)
-        if (const ir::InstructionId before = list.follows()[stage][i]; before.valid()) extra[i].push_back(before);
+        if (const ir::InstructionId before = follows[stage][i]; before.valid()) extra[i].push_back(before);
       join(of.needed, extra);
-      auto& costs = op_costs.emplace_back();
-      for (const ir::InstructionId id : orders[stage]) costs.push_back(work_[stage].op_costs[id.index()]);
+      op_costs.push_back(permuted(std::vector<cost::OpCost>(work_[stage].op_costs.begin(), work_[stage].op_costs.end()),
+                                  orders[stage]));
     }
     std::vector<RankClass> work;
     for (std::size_t stage = 0; stage < orders.size(); ++stage)
@@ -414,6 +294,7 @@ class Search {
   StageGraph graph_;
   std::vector<std::vector<Kind>> kinds_;
   std::vector<StageMemory> memory_;   // by stage
+  std::vector<Job> jobs_;             // by node
   std::vector<Dependencies> needed_;  // by stage
   std::optional<StagesOrder> best_;
   std::vector<Settings> best_settings_;  // by stage
