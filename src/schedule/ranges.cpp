@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <unordered_map>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
+#include "layer_cuts.h"
 #include "orders.h"
 
 namespace lancet::schedule {
@@ -115,8 +117,9 @@ std::vector<Range> split_ranges_of(const Step& step, const std::vector<std::size
   std::vector<int> parts{1};
   for (int count : step.part_counts(cut_named("batch"))) parts.push_back(count);
   std::vector<Range> result;
-  for (const auto& [begin, end, count] : choose_ranges(int(groups.size()) - 1, longest, parts, cost).ranges)
-    if (count > 1) result.push_back({int(groups[std::size_t(begin)]), int(groups[std::size_t(end)]), count});
+  for (const Range& range : choose_ranges(int(groups.size()) - 1, longest, parts, cost).ranges)
+    if (range.parts > 1)
+      result.push_back({int(groups[std::size_t(range.begin)]), int(groups[std::size_t(range.end)]), range.parts});
   return result;
 }
 
@@ -251,32 +254,49 @@ class PipelineCosts {
         has_layer && (begin == *layer || step_.rows(cut_named("batch"))[groups_[std::size_t(*layer)]]);
     if (parts == 1 ? has_layer && forced_ : !can_split) return infeasible;
     const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
-    if (parts > 1 && !forced_ && least_ms(first, last, parts) >= whole_ms(first, last)) return infeasible;
-    return parts > 1 ? pipeline_ms(first, last, parts) : whole_ms(first, last);
+    if (parts == 1) return whole_ms(first, last);
+    const double ms = in_parts(cut_named("batch"), first, last, parts);
+    return begin == *layer && end == begin + 1 ? std::min(ms, in_parts(cut_named("capacity"), first, last, parts)) : ms;
+  }
+
+  // True if the pipeline of the range is shorter if it is split by capacity (section 5.2). A layer's range that holds
+  // more than its experts and all-to-alls cannot be split so.
+  bool is_by_capacity(const Range& range) const {
+    const auto first = std::size_t(range.begin), last = std::size_t(range.end);
+    return std::ranges::any_of(layers_, [&](int layer) {
+      return groups_[std::size_t(layer)] == first && groups_[std::size_t(layer) + 1] == last &&
+             in_parts(cut_named("capacity"), first, last, range.parts) <
+                 in_parts(cut_named("batch"), first, last, range.parts);
+    });
   }
 
  private:
+  double in_parts(const Cut& cut, std::size_t first, std::size_t last, int parts) const {
+    if (!forced_ && least_ms(cut, first, last, parts) >= whole_ms(first, last)) return infeasible;
+    return pipeline_ms(cut, first, last, parts);
+  }
+
   // What the busiest stream takes alone: no pipeline of the range in these parts is shorter.
-  double least_ms(std::size_t first, std::size_t last, int parts) const {
-    const Cut& batch = cut_named("batch");
+  double least_ms(const Cut& cut, std::size_t first, std::size_t last, int parts) const {
     std::array<double, ir::stream_count> busy{};
     for (std::size_t i = first; i < last; ++i) {
-      const int count = step_.rows(batch)[i] ? parts : 1;
-      busy[std::size_t(step_.program().instructions[i].stream)] += count * step_.part_cost(batch, count, i).ms;
+      const int count = step_.rows(cut)[i] ? parts : 1;
+      busy[std::size_t(step_.program().instructions[i].stream)] += count * step_.part_cost(cut, count, i).ms;
     }
     return *std::ranges::max_element(busy);
   }
 
   // The range that is not split; the dynamic programme asks for one range after the other.
   double whole_ms(std::size_t first, std::size_t last) const {
-    if (last_whole_.first != Span{first, last}) last_whole_ = {{first, last}, pipeline_ms(first, last, 1)};
+    if (last_whole_.first != Span{first, last})
+      last_whole_ = {{first, last}, pipeline_ms(cut_named("batch"), first, last, 1)};
     return last_whole_.second;
   }
 
   // The paper's simulation: an instruction starts when what it waits for has ended and its side is free. Sides do not
   // slow each other down.
-  double pipeline_ms(std::size_t first, std::size_t last, int parts) const {
-    Split split = step_.whole(cut_named("batch"));
+  double pipeline_ms(const Cut& cut, std::size_t first, std::size_t last, int parts) const {
+    Split split = step_.whole(cut);
     for (std::size_t i = first; i < last; ++i)
       if (split.rows[i]) split.parts[i] = parts;
     const Alone alone = range(first, last);
@@ -366,12 +386,20 @@ int longest_range(const std::vector<int>& layers, const config::Overlap& overlap
 std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& overlap) {
   const std::vector<std::size_t> groups = forward_groups(step, int(overlap.groups_per_moe));
   const bool forced = overlap.parts > 1 && !step.part_counts(cut_named("batch")).empty();
-  return split_ranges_of(step, groups, longest_range(moe_groups(step, groups), overlap),
-                         PipelineCosts(step, groups, forced));
+  const PipelineCosts costs(step, groups, forced);
+  std::vector<Range> ranges =
+      split_ranges_of(step, groups, longest_range(moe_groups(step, groups), overlap), std::cref(costs));
+  for (Range& range : ranges) range.by_capacity = costs.is_by_capacity(range);
+  return ranges;
 }
 
 Split split_in_pipelines(const Step& step, const std::vector<Range>& ranges) {
-  Split split = split_of(step, ranges, false);
+  std::vector<Range> by_batch = ranges;
+  std::erase_if(by_batch, &Range::by_capacity);
+  Split split = split_of(step, by_batch, false);
+  for (const Range& range : ranges)
+    if (range.by_capacity)
+      cut_span(split, step, {std::size_t(range.begin), std::size_t(range.end)}, cut_named("capacity"), range.parts);
   split.pipeline.assign(split.parts.size(), 0);
   for (std::size_t r = 0; r < ranges.size(); ++r)
     std::fill(split.pipeline.begin() + ranges[r].begin, split.pipeline.begin() + ranges[r].end, int(r) + 1);

@@ -15,6 +15,7 @@ namespace lancet::schedule {
 // The groups [begin, end), each instruction in `parts` parts.
 struct Range {
   int begin = 0, end = 0, parts = 1;
+  bool by_capacity = false;  // only the experts and their all-to-alls are split, by the filled slots of each expert
   friend bool operator==(const Range&, const Range&) = default;
 };
 
@@ -56,7 +57,8 @@ Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_bac
 // parts run.
 
 // The ranges of instructions that the dynamic programme of section 5.1 chooses: at most one an MoE layer, in at most
-// overlap.max_parts parts. overlap.groups_per_moe is the paper's gamma; iota is the distance of two MoE layers, or
+// overlap.max_parts parts. A range that is a layer alone is split by the batch or by capacity (5.2), whichever is
+// shorter. overlap.groups_per_moe is the paper's gamma; iota is the distance of two MoE layers, or
 // max_range where that is shorter.
 std::vector<Range> choose_pipelines(const Step& step, const config::Overlap& overlap);
 

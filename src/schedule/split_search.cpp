@@ -95,7 +95,8 @@ std::string describe(const Step& step, const std::vector<Range>& ranges) {
         label(ranges.front().begin), label(ranges.back().end - 1));
   std::string text = "forward in";
   for (const Range& range : ranges)
-    text += fmt::format(" {} parts from {} to {},", range.parts, label(range.begin), label(range.end - 1));
+    text += fmt::format(" {} parts {}from {} to {},", range.parts, range.by_capacity ? "by capacity " : "",
+                        label(range.begin), label(range.end - 1));
   text.pop_back();
   return text;
 }

@@ -109,16 +109,23 @@ TEST_CASE("a pipeline of two parts: its order and its time, with its copies") {
   require_sound(ir::verify(schedule::plan_memory(copies.program, copies.needed)));
 }
 
-TEST_CASE("a pipeline is made where its copies cost less than it gains") {
+TEST_CASE("a pipeline by the batch is made where its copies cost less than it gains over one by capacity") {
   HandCosts costs;
   const ir::Program program = layer();
-  // Without copies the pipeline would take 6 ms less, and it needs three.
-  for (const auto& [copy_ms, pipelines] : {std::pair{1.9, 1}, {2.1, 0}}) {
+  // Whole, 18 ms; without copies the pipeline by the batch would take 12, and it needs three. By capacity: before 4,
+  // there/0 6, /1 8; experts/0 7, /1 9; back/0 10, /1 12; after 16.
+  for (const auto& [copy_ms, by_capacity, ms] : {std::tuple{1.3, false, 15.9}, {1.4, true, 16.0}}) {
     costs.copy_ms = copy_ms;
     const schedule::Step step = step_of(program, costs);
     const auto found = schedule::choose_pipelines(step, {});
     INFO("copies of " << copy_ms << " ms");
-    CHECK(int(found.size()) == pipelines);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].by_capacity == by_capacity);
+    const auto made = schedule::pipelines_with_copies(step, {}, schedule::program_order(step));
+    CHECK(made.timeline.makespan == Approx(ms));
+    CHECK(ops_in(made.program)["split_capacity"] == (by_capacity ? 2 : 0));
+    require_sound(ops::verify(made.program));
+    require_sound(ir::verify(schedule::plan_memory(made.program, made.needed)));
   }
 }
 

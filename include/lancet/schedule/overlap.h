@@ -72,14 +72,15 @@ Candidate split_forward(const Step& step, const config::Overlap& overlap, Candid
 // - 5.1: the dynamic programme over T(n), on groups of instructions; section 7 gives their number between two layers
 //   and the longest range, so that no range holds two layers. P(i, n, k) is infinite for a range without all-to-all,
 //   and for one with a gate that needs the whole batch unless the range begins with it (2.3).
+// - 5.2: a range of the all-to-alls and experts of a layer alone is split by capacity if that is shorter.
 // - 5.2, Fig. 8a: what enters a pipeline is split, what leaves it is reconstructed, by copies. Experts' buffers have
 //   their full size in every part (section 6), so reconstructing one is a copy of its filled rows.
 // - 5.3: stages, parts in order within a stage, and P as the end of the last instruction.
 // - 6: the all-to-all of sizes is in the stage of the all-to-all that it belongs to.
-// Left open by the text, and chosen here: groups never cut an MoE layer between gate and combine, so that the experts
-// are never cut by capacity; part counts are powers of two that divide the batch; a copy waits for all parts, and runs
-// after the pipeline where no part waits for it; experts work on filled rows only, since the text leaves padding to
-// better kernels (section 8).
+// Left open by the text, and chosen here: groups never cut an MoE layer between gate and combine, so the range of a
+// layer alone stands for that of its all-to-alls and experts; part counts are powers of two that divide the batch; a
+// copy waits for all parts, and runs after the pipeline where no part waits for it; experts work on filled rows only,
+// since the text leaves padding to better kernels (section 8).
 Candidate pipelines_with_copies(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Moves weight gradients by the paper's greedy alone (Lancet, section 4, Algorithm 1): no slack for slower messages, no
