@@ -159,14 +159,15 @@ Result<PlannedStep> plan_emulated(const planner::StepModel& model, PlanTarget ta
   target.hardware = device->hardware_names();
   LANCET_TRY(check_memory(model, target, [&](int stage) { return double(device->free_bytes(stage)); }));
   LANCET_ASSIGN(PlannedStep result, planned(model, target, device->slowest_costs(), target.hardware));
-  const cost::RankLoad load = device->costs().load();
+  result.routing = device->costs().routing();
+  const cost::Loads& loads = *result.routing.loads;
   result.costs = fmt::format(
       "emulated {}, declared: {} ranks on {} hosts; routing {}: the fullest rank has {:.3f} of the mean load, {:.2f}% "
-      "of the tokens are dropped",
-      target.hardware, target.ranks, target.hosts, config.emulated.routing, load.fullest,
+      "of the tokens {}",
+      target.hardware, target.ranks, target.hosts, config.emulated.routing, result.routing.fullest(),
       // A sum of shares may be a little over 1.
-      100 * std::max(0.0, 1 - load.kept * std::min(slots_of(config), 1.0)));
-  result.routing = {.capacity = slots_of(config), .known_fullest = load.fullest, .known_kept = load.kept};
+      100 * std::max(0.0, 1 - result.routing.kept() * std::min(slots_of(config), 1.0)),
+      loads.model().in_rounds ? fmt::format("take {:.2f} further rounds a layer", loads.mean().rounds) : "are dropped");
   result.available_gib = double(device->free_bytes(0)) / (1 << 30);
   set_memory_of_stages(result, *device);
   return result;

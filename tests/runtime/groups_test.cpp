@@ -72,9 +72,8 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
     LANCET_ASSIGN(const auto data, counted({rank % 2, rank % 2 + 2}));
     LANCET_ASSIGN(const auto expert, counted({rank / 2 * 2, rank / 2 * 2 + 1}));
     LANCET_ASSIGN(const auto all, counted({0, 1, 2, 3}));
-    LANCET_ASSIGN(const auto device,
-                  runtime::EmulatedDevice::create(
-                      {.hosts = {*hardware}, .layout = {4, 1, ir::Mesh{{1, 2, 2, 1}}}, .rank = rank, .scale = 4}));
+    const auto device = std::make_unique<runtime::EmulatedDevice>(runtime::EmulatedDevice::Options{
+        .hosts = {*hardware}, .layout = {4, 1, ir::Mesh{{1, 2, 2, 1}}}, .rank = rank, .scale = 4});
     LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(collectives));
     LANCET_TRY(ops::verify(plan.program));
     LANCET_TRY(device->calibrate(world, {&plan.program}));
@@ -112,9 +111,8 @@ output y = %2
   if (!of_stages.ok()) FAIL(of_stages.error().message);
   // A message to the next host takes 50 ms; a sum over two hosts two hops of 10 ms, over three hosts four.
   test::good(comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto device,
-                  runtime::EmulatedDevice::create(
-                      {.hosts = {*hardware}, .layout = {3, 3, ir::Mesh{{3, 1, 1, 1}}}, .rank = world.rank()}));
+    const auto device = std::make_unique<runtime::EmulatedDevice>(runtime::EmulatedDevice::Options{
+        .hosts = {*hardware}, .layout = {3, 3, ir::Mesh{{3, 1, 1, 1}}}, .rank = world.rank()});
     LANCET_TRY(device->calibrate(world, {&*of_stages}));
     const auto& list = of_stages->instructions;
     const auto check = [](const char* what, double found_ns, double declared_ms) -> Status {
@@ -148,9 +146,8 @@ output y = %1
   // other hosts; f: one message.
   const std::vector<double> declared{90, 50, 140, 75, 50, 50};
   test::good(comm::run_inproc(8, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto device,
-                  runtime::EmulatedDevice::create(
-                      {.hosts = {*hardware}, .layout = {8, 4, ir::Mesh{{1, 2, 2, 2}}}, .rank = world.rank()}));
+    const auto device = std::make_unique<runtime::EmulatedDevice>(runtime::EmulatedDevice::Options{
+        .hosts = {*hardware}, .layout = {8, 4, ir::Mesh{{1, 2, 2, 2}}}, .rank = world.rank()});
     LANCET_TRY(device->calibrate(world, {&*program}));
     for (std::size_t i = 0; i < declared.size(); ++i) {
       // At least half of the declared latency of a message is left to sleep.
@@ -274,6 +271,7 @@ TEST_CASE("a message takes its share of the device, for no longer than it takes 
   const auto computed_ms = [&](double alone_ns) {
     runtime::Pace pace(plan, 0, 1);
     pace.begin_step();
+    pace.begin(0);
     pace.begin_message(0, alone_ns, 0.5);
     const Stopwatch watch;
     pace.compute(1, 50 * ms);
@@ -284,16 +282,34 @@ TEST_CASE("a message takes its share of the device, for no longer than it takes 
   CHECK(computed_ms(10 * ms) < 90);
 }
 
+TEST_CASE("what computes between the messages of a repeat takes its time from the compute stream") {
+  const ir::Plan plan = plan_of({Stream::expert, Stream::compute});
+  runtime::Pace pace(plan, 0, 1);
+  pace.begin_step();
+  const Stopwatch watch;
+  pace.begin(0);
+  pace.compute_beside(0, 20 * ms);
+  pace.begin_message(0, 10 * ms, 0);
+  pace.end_message(0, 10 * ms);
+  pace.compute_beside(0, 20 * ms);
+  CHECK(watch.passed_ms() >= 50);
+  pace.compute(1, 50 * ms);  // beside 40 ms, of each of which nine tenths are taken
+  CHECK(watch.passed_ms() >= 85);
+  CHECK(watch.passed_ms() < 130);
+}
+
 TEST_CASE("late is what this machine adds to messages: to their start and to their latency") {
   const ir::Plan plan = plan_of({Stream::expert, Stream::expert});
   runtime::Pace pace(plan, 0, 1);
   pace.begin_step();
   std::this_thread::sleep_for(20ms);
-  pace.begin_message(0, ms, 0);  // its ideal start was 0
+  pace.begin(0);  // its ideal start was 0
+  pace.begin_message(0, ms, 0);
   CHECK(pace.late_ns() >= 20 * ms);
   pace.end_message(0, -30 * ms);  // messages take 30 ms longer than they should
   CHECK(pace.late_ns() >= 50 * ms);
-  pace.begin_message(1, ms, 0);  // right after the one before
+  pace.begin(1);  // right after the one before
+  pace.begin_message(1, ms, 0);
   pace.end_message(1, 10 * ms);
   CHECK(pace.late_ns() < 100 * ms);
   pace.begin_step();

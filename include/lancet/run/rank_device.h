@@ -48,6 +48,9 @@ Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const
                                                                            runtime::Accelerator& accelerator,
                                                                            comm::Communicator& host);
 
+// The MoE layers of the config's model on these ranks.
+cost::RoutedModel routed_model(const config::Config& config, const cost::Layout& ranks_on_hosts);
+
 // The device that a rank of config.device = emulated opens, without a world. Config errors: of the hardware file, of
 // the routing, more ranks on a host than a node of that hardware has devices.
 Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
