@@ -63,7 +63,8 @@ void add(RoundLoad& load, const std::vector<double>& of_rank, const std::vector<
   load.hosts.resize(hosts.size());
   for (std::size_t host = 0; host < hosts.size(); ++host) {
     double most = 0, sum = 0;
-    for (const int rank : hosts[host]) most = std::max(most, of_rank[std::size_t(rank)]), sum += of_rank[std::size_t(rank)];
+    for (const int rank : hosts[host])
+      most = std::max(most, of_rank[std::size_t(rank)]), sum += of_rank[std::size_t(rank)];
     load.hosts[host] += share * most;
     fullest_host = std::max(fullest_host, sum / double(hosts[host].size()));
   }
@@ -116,8 +117,7 @@ Result<Loads> Loads::read(const std::string& what, const std::string& text, Rout
 Loads Loads::recorded(RoutedModel model, const std::vector<std::vector<std::vector<double>>>& steps) {
   Loads loads(std::move(model));
   for (const auto& layers : steps)
-    for (const std::vector<double>& counts : layers)
-      loads.knots_.push_back(chosen_with(counts, loads.model_.choices));
+    for (const std::vector<double>& counts : layers) loads.knots_.push_back(chosen_with(counts, loads.model_.choices));
   return loads;
 }
 
@@ -135,7 +135,9 @@ void Loads::follow_zipf(double exponent, std::int64_t steps) {
 }
 
 Status Loads::read_trace(const std::string& what, const std::string& file) {
-  const auto refused = [&](const std::string& text) { return config_error(fmt::format("{}: {}: {}", what, file, text)); };
+  const auto refused = [&](const std::string& text) {
+    return config_error(fmt::format("{}: {}: {}", what, file, text));
+  };
   const auto layers = std::int64_t(model_.blocks.size());
   std::ifstream in(file);
   if (!in) return refused("expected the records of a run (metrics.jsonl), found no file that can be read");

@@ -158,7 +158,6 @@ Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const
                                             : accelerator.make_communicator(wanted);
 }
 
-// Experts that choose fill all their slots, whatever the scores.
 cost::RoutedModel routed_model(const config::Config& config, const cost::Layout& layout) {
   const config::Model& model = config.model;
   const ir::Mesh mesh = config::mesh_of(config, layout.ranks);
@@ -178,21 +177,30 @@ cost::RoutedModel routed_model(const config::Config& config, const cost::Layout&
   return routed;
 }
 
+// Experts that choose fill all their slots, whatever the scores.
+Result<std::shared_ptr<const cost::Loads>> read_loads(const std::string& what, const std::string& text,
+                                                      const config::Config& config, const cost::Layout& layout) {
+  LANCET_ASSIGN(cost::Loads loads,
+                cost::Loads::read(what, config.model.experts_choose() ? "even" : text, routed_model(config, layout)));
+  return std::make_shared<const cost::Loads>(std::move(loads));
+}
+
 Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
-                                                                      const cost::Layout& ranks_on_hosts, int rank) {
+                                                                      const cost::Layout& ranks_on_hosts, int rank,
+                                                                      std::shared_ptr<const cost::Loads> loads) {
   cost::Layout layout = ranks_on_hosts;
   layout.mesh = config::mesh_of(config, layout.ranks);
   LANCET_ASSIGN(std::vector<cost::Hardware> hosts, read_hosts(config.emulated.hardware, layout));
-  LANCET_ASSIGN(cost::Loads loads,
-                cost::Loads::read("emulated.routing", config.model.experts_choose() ? "even" : config.emulated.routing,
-                                  routed_model(config, layout)));
+  if (!loads) {
+    LANCET_ASSIGN(loads, read_loads("emulated.routing", config.emulated.routing, config, layout));
+  }
   return std::make_unique<runtime::EmulatedDevice>(
       runtime::EmulatedDevice::Options{.hosts = std::move(hosts),
                                        .layout = layout,
                                        .rank = rank,
                                        .scale = config.emulated.scale,
                                        .dilation = config.emulated.dilation,
-                                       .loads = std::make_shared<const cost::Loads>(std::move(loads))});
+                                       .loads = std::move(loads)});
 }
 
 Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const config::Config& config,

@@ -113,7 +113,8 @@ TEST_CASE("loads that cannot be read is refused in one line") {
     CHECK(loads.error().code == ExitCode::config);
     return loads.error().message;
   };
-  for (const char* text : {"", "zipf", "zipf:", "zipf:-1", "zipf:11", "zipf:1x", "zipf:nan", "zipf:1:", "zipf:1:0", "zipf:1:2:3", "odd"})
+  for (const char* text :
+       {"", "zipf", "zipf:", "zipf:-1", "zipf:11", "zipf:1x", "zipf:nan", "zipf:1:", "zipf:1:0", "zipf:1:2:3", "odd"})
     CHECK(error_of(text) ==
           std::string("emulated.routing: expected even, zipf:S with S from 0 to 10, zipf:S:N with N steps from 1 to "
                       "1000000, or a file of records (metrics.jsonl), found ") +

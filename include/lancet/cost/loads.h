@@ -21,24 +21,24 @@ struct RoutedModel {
   int ranks = 1;                 // along `expert`, each of which has as many experts
   // The ranks on each host, by their coordinate along `expert`; empty: each rank is on a host of its own.
   std::vector<std::vector<int>> hosts = {};
-  double slots = 1;           // of an expert, relative to its mean load
-  bool in_rounds = false;     // choices beyond the slots take further rounds; false: they are dropped
-  int micro_batches = 1;      // of a step
-  std::uint64_t seed = 0;     // of the orders in which laws make experts popular
+  double slots = 1;        // of an expert, relative to its mean load
+  bool in_rounds = false;  // choices beyond the slots take further rounds; false: they are dropped
+  int micro_batches = 1;   // of a step
+  std::uint64_t seed = 0;  // of the orders in which laws make experts popular
 };
 
 // What ranks do in one round of a layer, relative to even routing, which keeps all choices, or as many as there are
 // slots. All ranks have as many tokens; the means are over the steps.
 struct RoundLoad {
-  double fullest = 1;             // rows of the experts of the rank that has most
-  double fullest_host = 1;        // rows of the mean rank of the host that has most
-  std::vector<double> hosts = {}; // of each host, rows of its rank that has most; empty: as `fullest`
-  double kept = 1;                // rows of the mean rank
+  double fullest = 1;              // rows of the experts of the rank that has most
+  double fullest_host = 1;         // rows of the mean rank of the host that has most
+  std::vector<double> hosts = {};  // of each host, rows of its rank that has most; empty: as `fullest`
+  double kept = 1;                 // rows of the mean rank
 };
 struct RankLoad {
   RoundLoad first;
-  double rounds = 0;                          // further ones
-  RoundLoad further{0, 0, {}, 0};             // of one of them
+  double rounds = 0;               // further ones
+  RoundLoad further{0, 0, {}, 0};  // of one of them
 };
 
 class Loads {
@@ -46,8 +46,9 @@ class Loads {
   // text: "even": the same number of tokens for every expert; "zipf:S": the i-th most popular expert of a layer is
   // chosen in proportion to 1 / i^S; "zipf:S:N": likewise, but N steps later others are popular, and the shares pass
   // evenly from one order to the next, of eight; FILE or "trace:FILE": as often as in the records of a run
-  // (metrics.jsonl), whose steps follow one another and then begin again. Config errors name `what`, the field or option
-  // of the text: another text, a file that cannot be read or holds no counts, or counts of other layers or experts.
+  // (metrics.jsonl), whose steps follow one another and then begin again. Config errors name `what`, the field or
+  // option of the text: another text, a file that cannot be read or holds no counts, or counts of other layers or
+  // experts.
   static Result<Loads> read(const std::string& what, const std::string& text, RoutedModel model);
   static Loads even(RoutedModel model) { return Loads(std::move(model)); }
   // steps: of each, by layer and expert, the tokens that chose it.
@@ -59,7 +60,7 @@ class Loads {
   std::vector<double> chosen(int layer, std::int64_t step) const;
   // Of an instruction of an MoE layer; of a repeat, or of its body, in the part of the batch that it is.
   const RankLoad& of(const ir::Instruction& instruction) const;
-  RankLoad mean() const;  // over the layers
+  RankLoad mean() const;         // over the layers
   std::string identity() const;  // of all numbers
 
  private:
