@@ -9,6 +9,7 @@
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
 #include "lancet/ir/groups.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/ops/peer_parts.h"
 
@@ -174,9 +175,18 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
   std::vector<OpCost> op_costs;
   std::string first;
   std::set<std::string> missing;
+  std::map<std::pair<std::int32_t, std::int64_t>, double> of_experts;  // by layer and part, since its last all-to-all
   for (const ir::Instruction& instruction : program.instructions) {
     const auto cost = op_cost(costs, program, instruction);
     op_costs.push_back(cost.ok() ? *cost : OpCost());
+    const bool travels = ops::kind(instruction) == ops::Kind::all_to_all;
+    if (travels || ops::is_of_experts(instruction)) {
+      double& computed =
+          of_experts[{ir::block_of(instruction.label).value_or(-1), instruction.attributes.integer("part", 0)}];
+      const double least = costs.least_share(instruction);
+      if (travels) op_costs.back().early_ms = std::min((1 - least) * computed, least * op_costs.back().ms);
+      computed = travels ? 0 : computed + op_costs.back().ms;
+    }
     if (cost.ok()) continue;
     if (missing.empty()) first = cost.error().message;
     missing.insert(cost.error().message);

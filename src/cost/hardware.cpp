@@ -229,6 +229,10 @@ double HardwareCosts::rounds(const ir::Instruction& repeat) const {
   return routing_.loads ? routing_.loads->of(repeat).rounds : 0;
 }
 
+double HardwareCosts::least_share(const ir::Instruction& at) const {
+  return routing_.loads ? routing_.loads->of(at).first.least / routing_.loads->of(at).first.fullest : 1;
+}
+
 OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
   if (network_measured(ir::group_of(instruction)))
     return routing_.loads ? measured_->under(routing_.loads)->all_to_all(program, instruction)

@@ -72,10 +72,11 @@ void add(RoundLoad& load, const std::vector<double>& of_rank, const std::vector<
   load.fullest += share * fullest;
   load.fullest_host += share * (hosts.empty() ? fullest : fullest_host);
   load.kept += share * all;
+  load.least += share * *std::min_element(of_rank.begin(), of_rank.end());
 }
 
 void scale(RoundLoad& load, double factor) {
-  for (double* number : {&load.fullest, &load.fullest_host, &load.kept}) *number *= factor;
+  for (double* number : {&load.fullest, &load.fullest_host, &load.kept, &load.least}) *number *= factor;
   for (double& of_host : load.hosts) of_host *= factor;
 }
 
@@ -182,7 +183,7 @@ std::vector<double> Loads::chosen(int layer, std::int64_t step) const {
 }
 
 RankLoad Loads::find(int layer, double from, double to) const {
-  RankLoad load{.first = {0, 0, {}, 0}};
+  RankLoad load{.first = {0, 0, {}, 0, 0}};
   const std::int64_t steps = period(), sampled = std::min(steps, most_sampled);
   const auto ranks = std::size_t(model_.ranks), each = std::size_t(model_.experts) / ranks;
   const double even = std::min(model_.slots, 1.0);
@@ -225,7 +226,7 @@ const RankLoad& Loads::of(const ir::Instruction& at) const {
 
 RankLoad Loads::mean() const {
   if (model_.blocks.empty()) return {};
-  RankLoad mean{.first = {0, 0, {}, 0}};
+  RankLoad mean{.first = {0, 0, {}, 0, 0}};
   const double share = 1 / double(model_.blocks.size());
   for (int layer = 0; layer < std::ssize(model_.blocks); ++layer) {
     const RankLoad& load = known(layer, 0, 1);

@@ -99,8 +99,10 @@ class Simulation {
     when_[i].start = time_;
     stream.left = op_costs_[i].ms;
     stream.running = true;
-    if (interference_.queue_ms && stream_of(i) == expert && streams_[reduce].left > 0)
-      stream.queued = *interference_.queue_ms;
+    if (interference_.queue_ms && stream_of(i) == expert && streams_[reduce].left > 0) {
+      stream.queued = std::max(0.0, *interference_.queue_ms - op_costs_[i].early_ms);
+      streams_[reduce].left += op_costs_[i].early_ms;
+    }
     end_worked(stream);
     return true;
   }

@@ -195,6 +195,24 @@ parameter @b : f32[1,300]
   CHECK(even.op_ms(program, program.instructions[2]).value() == Approx(0.010 + products / 1e9));
   CHECK(uneven->identity() != even.identity());
 
+  // Of two ranks with 1.5 and 0.5 times the mean, the one that is done with the experts first sends while the other
+  // computes: a third of the message, or less where the others' time is short. Even ranks send at once.
+  const auto back = *ir::parse(R"(program p
+input @filled : i32[2,2]
+input @rows : i32[1,3]
+input @slots : f32[1,200,2500]
+parameter @w : f32[1,300,2500]
+parameter @b : f32[1,300]
+%0 : f32[1,200,300] = expert_linear(@slots, @w, @b, @rows) {tokens=100}  # compute forward h.0.moe.experts
+%1 : f32[2,100,300] = all_to_all_back(%0, @filled, @rows) {tokens=100}  # expert forward h.0.moe.back
+%2 : f32[2,100,300] = all_to_all_back(%0, @filled, @rows) {tokens=100}  # expert forward h.0.moe.back
+)");
+  const auto early = *op_costs(*even.under(test::loads_of_fullest(1.5)), back);
+  CHECK(early[1].early_ms == Approx(std::min(early[0].ms * 2 / 3, early[1].ms / 3)));
+  CHECK(early[1].early_ms > 0);
+  CHECK(early[2].early_ms == 0);
+  CHECK((*op_costs(even, back))[1].early_ms == 0);
+
   // Measured costs know only evenly spread tokens.
   const test::DeclaredCosts measured;
   const auto loaded = measured.under(test::loads_of_fullest(2, 1.5));

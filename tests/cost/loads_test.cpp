@@ -37,6 +37,7 @@ TEST_CASE("the load of a layer is that of its slowest rank, in the mean over the
   CHECK(all.of(at("h.3.moe.experts/1", 1, 2)).first.fullest == Approx((2 + 1) / 2.0));  // a part is as the whole
   CHECK(all.mean().first.fullest == Approx((1.5 + 2 + 2 + 1) / 4));
   CHECK(all.mean().first.kept == Approx(1));
+  CHECK(all.of(at("h.1.moe.experts")).first.least == Approx((0.5 + 0) / 2));
   CHECK(all.mean().rounds == 0);
   // At most 1.25: 1.25 1 | 0.5 0.5, 0 1.25 | 0 0, 0 0 | 0 1.25, 1 1 | 1 1.
   CHECK(with_slots(1.25).mean().first.fullest == Approx((1.125 + 0.625 + 0.625 + 1) / 4));

@@ -59,6 +59,9 @@ struct CoreCost {
 struct OpCost {
   double ms = 0;       // on its stream: of the device for computation, of the network for communication
   double core_ms = 0;  // communication only: compute-stream time that moving the bytes takes, spread over `ms`
+  // All-to-alls of uneven loads: the time for which messages of ranks that are done early pass their links before the
+  // slowest rank's. All-reduces, which need the links of all ranks, make no progress meanwhile.
+  double early_ms = 0;
 };
 
 // The ranks of its group that an instruction of the expert stream sends to.
@@ -110,6 +113,8 @@ class Costs {
   virtual std::optional<std::int64_t> free_bytes() const { return {}; }
   // The rounds that the body of a repeat is expected to run; its instructions have their times with `repeated` set.
   virtual double rounds(const ir::Instruction&) const { return 0; }
+  // Of an instruction of experts or an all-to-all: the rows of the rank that has least, over those of the fullest.
+  virtual double least_share(const ir::Instruction&) const { return 1; }
   // The costs of the same machine under other loads; these costs outlive them. By default all ranks wait for the
   // fullest one of a layer, whose experts' ops and all-to-alls take as much longer as it has more tokens than the mean.
   virtual std::unique_ptr<const Costs> under(std::shared_ptr<const Loads> loads) const;

@@ -158,6 +158,7 @@ class HardwareCosts final : public Costs {
   HardwareCosts at_stage(int stage) const;  // as seen from the ranks of this pipeline stage
   std::shared_ptr<const Costs> of_stage(int stage) const override;
   double rounds(const ir::Instruction& repeat) const override;
+  double least_share(const ir::Instruction& instruction) const override;
   std::unique_ptr<const Costs> under(std::shared_ptr<const Loads> loads) const override;
   std::string identity() const override;
 
@@ -211,6 +212,7 @@ class SlowestCosts final : public Costs {
   std::optional<std::int64_t> free_bytes() const override;  // the least of all machines
   std::string identity() const override;
   double rounds(const ir::Instruction& repeat) const override { return machines_.front().rounds(repeat); }
+  double least_share(const ir::Instruction& at) const override { return machines_.front().least_share(at); }
   std::unique_ptr<const Costs> under(std::shared_ptr<const Loads> loads) const override;
   std::shared_ptr<const Costs> of_stage(int stage) const override;
 

@@ -34,11 +34,12 @@ struct RoundLoad {
   double fullest_host = 1;         // rows of the mean rank of the host that has most
   std::vector<double> hosts = {};  // of each host, rows of its rank that has most; empty: as `fullest`
   double kept = 1;                 // rows of the mean rank
+  double least = 1;                // rows of the rank that has least
 };
 struct RankLoad {
   RoundLoad first;
-  double rounds = 0;               // further ones
-  RoundLoad further{0, 0, {}, 0};  // of one of them
+  double rounds = 0;                  // further ones
+  RoundLoad further{0, 0, {}, 0, 0};  // of one of them
 };
 
 class Loads {
