@@ -27,8 +27,11 @@ bool is_router(const ir::Instruction& at) { return ops::op(at.op).is_router; }
 std::set<const ir::Instruction*> find_computed(const ir::Program& program) {
   std::vector<bool> known = ops::find_counted(program);
   std::set<const ir::Instruction*> computed;
+  std::set<ir::TensorId> scratches;  // of repeats, whose slices are tensors of their own
+  for (const ir::Instruction& at : program.instructions)
+    if (ir::is_repeat(at)) scratches.insert(at.results[ir::repeat_scratch]);
   const auto whole_of = [&](ir::TensorId id) {
-    while (program.tensors[id.index()].slice) id = program.tensors[id.index()].storage;
+    while (program[id].slice && !scratches.contains(program[id].storage)) id = program[id].storage;
     return id.index();
   };
   for (std::size_t i = 0; i < known.size(); ++i)
