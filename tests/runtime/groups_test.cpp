@@ -1,6 +1,7 @@
 // Plans whose instructions go over groups of ranks: on the CPU, on a device, and on an emulated device, which sends
 // messages of the right number and size, and no values.
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <thread>
 
 #include "declared_hardware.h"
@@ -96,6 +97,42 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
     if (std::ranges::count(arena, std::byte{0x5a}) != std::ssize(arena)) return internal_error("a tensor was touched");
     return {};
   }));
+}
+
+TEST_CASE("an emulated device runs the rounds of a repeat, and of its body computes windows alone") {
+  const auto hardware = test::good(cost::parse_hardware(declared_hardware(), "test"));
+  const auto plan = ir::parse_plan(R"(plan {policy=test}
+arena 2048
+input @slot : i32[4,1]
+input @filled : i32[2,2]
+input @count : i32[1]
+input @x : f32[4,8]
+[0] %0 : f32[4,8] = gelu(@x)  # compute forward a | at 0
+[1] %1 : i32[1], %2 : i32[128], %3 : f32[4,8] in %0 = repeat(@count, @slot, @filled, @x, %0))"
+                                   R"(  # expert forward a | wait 0 | at 512 1024 -
+body %4 : i32[4,1] in %2 + 0, %5 : i32[2,2] in %2 + 64 = window(@slot, @filled, %1) {slots=2}  # compute forward a
+body %6 : f32[4,8] in %2 + 128 = gelu(@x)  # compute forward a
+body %7 : f32[4,8] in %2 + 256 = gelu(%6)  # compute forward a
+body %3 = add_to(%0, %7)  # compute forward a
+output y = %3
+)");
+  if (!plan.ok()) FAIL(plan.error().message);
+  runtime::EmulatedDevice device({.hosts = {*hardware}, .layout = {1, 1, ir::Mesh{{1, 1, 1, 1}}}});
+  std::vector<std::byte> arena(std::size_t(plan->arena_bytes), std::byte{0x5a});
+  runtime::TensorStore store;
+  store.add(plan->program);
+  const auto executor =
+      runtime::Executor::create(*plan, store, {.arena = {arena.data(), arena.size()}, .emulated = &device});
+  if (!executor.ok()) FAIL(executor.error().message);
+  for (const int rounds : {1, 3}) {
+    *(*executor)->input("count").as<std::int32_t>() = rounds;
+    test::good((*executor)->run());
+    std::int32_t round = 0;
+    std::memcpy(&round, &arena[512], sizeof round);
+    if (rounds > 1) CHECK(round == rounds - 1);
+    const auto untouched = std::size_t(std::ranges::count(arena, std::byte{0x5a}));
+    CHECK(untouched == arena.size() - (rounds > 1 ? 4 + 16 + 16 : 0));  // the round, and slots and counts of a window
+  }
 }
 
 TEST_CASE("an emulated device knows the latency of messages between stages, and of sums over some of them") {
