@@ -1,10 +1,23 @@
 // Costs computed from an op's work and a declared device and network: enough to plan without measurement.
 #pragma once
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "lancet/cost/costs.h"
 
 namespace lancet::test {
+
+// In every block, one of two ranks has `fullest` times the mean load, as far as the slots hold it.
+inline std::shared_ptr<const cost::Loads> loads_of_fullest(double fullest, double slots = 10) {
+  cost::RoutedModel model{.experts = 2, .ranks = 2, .slots = slots};
+  std::vector<std::vector<double>> layers;
+  for (int block = 0; block < 64; ++block) {
+    model.blocks.push_back(block);
+    layers.push_back({fullest, 2 - fullest});
+  }
+  return std::make_shared<const cost::Loads>(cost::Loads::recorded(model, {layers}));
+}
 
 struct DeclaredCosts : cost::Costs {
   double elements_per_ms = 40'000;  // of an op's first operand

@@ -38,6 +38,7 @@ class Case(NamedTuple):
     routing: str = "even"
     micro_batches: int = 1
     memory_factor: float = 1.05  # pairs of micro batches need more
+    settings: dict = {}  # further fields of the config
 
     def policies(self):
         return [policy for policy in policies.ALL if policy != OF_PAIRS or self.micro_batches > 1]
@@ -46,16 +47,22 @@ class Case(NamedTuple):
         return policies.Point(f"{self.hosts} hosts of {self.hardware}", str(policies.CONFIG), policies.settings_of({
             **policies.fields_of(self.hardware, self.scale, self.dilation, self.routing), "model.vocab_size": 2048,
             "model.n_layer": self.layers, "train.seq_len": 512, "train.micro_batch_size": self.sequences,
-            "train.gradient_accumulation_steps": self.micro_batches, "overlap.memory_factor": self.memory_factor}),
+            "train.gradient_accumulation_steps": self.micro_batches, "overlap.memory_factor": self.memory_factor,
+            **self.settings}),
             self.hosts * self.ranks_a_host, self.policies())
 
 
+TOP_2 = {"model.router": "top_k", "model.num_experts_per_tok": 2, "model.capacity_factor": "null"}  # drops nothing
 CASES = {
     "v100-2": Case("p3dn-v100", 2, 1, 100, 12, 4, 8),
     "v100-4": Case("p3dn-v100", 4, 1, 100, 12, 4, 8),
     "v100-4-zipf": Case("p3dn-v100", 4, 1, 100, 12, 4, 8, "zipf:1"),
+    "v100-4-top-2": Case("p3dn-v100", 4, 1, 100, 12, 4, 8, settings=TOP_2),
+    "v100-4-top-2-zipf": Case("p3dn-v100", 4, 1, 100, 12, 4, 8, "zipf:0.5", settings=TOP_2),
     "v100-4-micro": Case("p3dn-v100", 4, 1, 100, 12, 4, 4, micro_batches=2, memory_factor=1.3),
     "v100-8": Case("p3dn-v100", 8, 1, 50, 24, 2, 4),
+    "v100-8-top-2": Case("p3dn-v100", 8, 1, 50, 24, 2, 4, settings=TOP_2),
+    "v100-8-top-2-zipf": Case("p3dn-v100", 8, 1, 50, 24, 2, 4, "zipf:0.5", settings=TOP_2),
     "v100-16": Case("p3dn-v100", 16, 1, 50, 40, 2, 4),
     "v100-32": Case("p3dn-v100", 32, 1, 25, 48, 2, 4),
     "v100-4x2": Case("p3dn-v100", 4, 2, 50, 24, 2, 4),

@@ -123,29 +123,37 @@ Result<std::vector<ShardFile>> read_files(const ordered_json& list, std::string_
 }
 
 ordered_json load_json(const LoadHistory& history) {
-  ordered_json json{{"steps", history.steps}, {"fullest_sum", history.fullest_sum}, {"kept_sum", history.kept_sum}};
-  const auto add = [&](const char* name, const std::optional<LoadHistory::Load>& load) {
-    if (load) json[name] = {{"fullest", load->fullest}, {"kept", load->kept}};
-  };
-  add("planned", history.planned);
-  add("compared", history.compared);
-  return json;
+  return {{"steps", history.steps},
+          {"planned", history.planned},
+          {"compared", history.compared},
+          {"recorded", history.recorded}};
 }
 
 Result<LoadHistory> read_load(const ordered_json& json, const std::string& where) {
   LoadHistory history;
   Fields fields(json, where + "load: ");
   history.steps = fields.whole("steps");
-  history.fullest_sum = fields.real("fullest_sum");
-  history.kept_sum = fields.real("kept_sum");
-  const auto read = [&](const char* name, std::optional<LoadHistory::Load>& load) -> Status {
-    if (!json.is_object() || !json.contains(name)) return {};
-    Fields numbers(fields.member(name), fmt::format("{}load: {}: ", where, name));
-    load = {numbers.real("fullest"), numbers.real("kept")};
-    return numbers.finish();
+  const auto read = [&](const char* name) -> Result<LoadHistory::Counts> {
+    const ordered_json& steps = fields.member(name);
+    LoadHistory::Counts counts;
+    for (const ordered_json& layers : steps.is_array() ? steps : ordered_json::array({nullptr})) {
+      auto& of_step = counts.emplace_back();
+      for (const ordered_json& experts : layers.is_array() ? layers : ordered_json::array({nullptr})) {
+        auto& of_layer = of_step.emplace_back();
+        double tokens = 0;
+        for (const ordered_json& count : experts)
+          tokens += of_layer.emplace_back(count.is_number() ? count.get<double>() : -1);
+        if (!(tokens > 0) || std::ranges::min(of_layer) < 0 || of_layer.size() != counts[0][0].size() ||
+            of_step.size() > counts[0].size())
+          return data_error(fmt::format("{}load: {}: expected counts of tokens by step, layer and expert, found others",
+                                        where, name));
+      }
+    }
+    return counts;
   };
-  LANCET_TRY(read("planned", history.planned));
-  LANCET_TRY(read("compared", history.compared));
+  LANCET_ASSIGN(history.planned, read("planned"));
+  LANCET_ASSIGN(history.compared, read("compared"));
+  LANCET_ASSIGN(history.recorded, read("recorded"));
   LANCET_TRY(fields.finish());
   return history;
 }

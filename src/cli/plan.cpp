@@ -20,6 +20,8 @@
 namespace lancet::cli {
 namespace {
 
+constexpr double least_saved = 0.01;  // of a step, by perfect balance, that is worth a line
+
 std::string memory_line(const run::PlannedStep& planned) {
   const double gib = double(planned.memory) / (1 << 30);
   return fmt::format("memory: {:.1f} GiB of {:.1f} GiB{}", gib, *planned.available_gib,
@@ -127,6 +129,10 @@ void print_tables(const config::Config& config, const PlanArguments& arguments, 
   if (arguments.target.ranks > 1)
     fmt::print("mesh: {}\n", ir::describe(config::mesh_of(config, arguments.target.ranks)));
   if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
+  if (const double ms = planned.plan.header.real("predicted_ms", 0), saved = ms - planned.balanced_ms.value_or(ms);
+      saved > least_saved * ms)
+    fmt::print("balance: popular experts cost {:.1f} ms ({:.1f}%) of this plan's step, {:.1f} ms\n", saved,
+               100 * saved / ms, ms);
   if (planned.crowded)
     fmt::print("note: the ranks compute with more threads than there are cores: predicted times do not hold\n");
   const bool measured = !planned.profile.ops.empty();
@@ -209,6 +215,12 @@ void add_plan(CLI::App& app, Selection& selection) {
   command
       ->add_flag("--padded", arguments->target.padded, "Of --on: whole buffers are sent and multiplied, filled or not")
       ->needs(on);
+  CLI::Option* load = command
+                          ->add_option("--load", arguments->target.load,
+                                       "How often experts are chosen: the metrics.jsonl of a run, zipf:S, zipf:S:N or "
+                                       "even (docs/planning.md); all wait for the slowest rank of each layer")
+                          ->type_name("FILE|LAW");
+  for (const char* of_curve : {"--imbalance", "--padded"}) load->excludes(of_curve);
   command->add_flag("--alone", arguments->alone, "Plan overlap.policy without the predictions of the other policies");
   CLI::Option* json = command->add_flag(
       "--json", arguments->json,

@@ -91,6 +91,7 @@ std::string plan_json(const run::PlannedStep& planned) {
                    {"planning_ms", planned.planning_ms},
                    {"imbalance", planned.routing.imbalance},
                    {"padded", planned.routing.padded},
+                   {"balanced_ms", planned.balanced_ms ? ordered_json(*planned.balanced_ms) : ordered_json()},
                    {"fullest", planned.routing.fullest()},
                    {"kept", planned.routing.kept() * std::min(planned.routing.capacity, 1.0)}};
   if (report.lower_bound.ms() > 0) out["bound_ms"] = report.lower_bound.ms();

@@ -153,9 +153,6 @@ Status check_emulated(const Config& config) {
   if (config.comm.transport == Transport::mirrored)
     return refused(
         "comm.transport: expected \"auto\", \"mpi\" or \"self\" for device \"emulated\", found \"mirrored\"");
-  if (config.model.has_moe() && !config.model.capacity_factor)
-    return refused(
-        "model.capacity_factor: expected a number for device \"emulated\", which runs no further rounds, found null");
   return {};
 }
 

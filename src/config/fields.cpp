@@ -303,7 +303,8 @@ constexpr Field table[] = {
     ROW(emulated.dilation, between(1, most_factor), "device emulated: times are multiplied by it").when(emulated),
     ROW(emulated.routing, any(),
         "device emulated: even; zipf:S: expert i is chosen in proportion to 1/i^S, in another order in each layer; "
-        "trace:FILE: as often as in the records (metrics.jsonl) of a run").when(emulated),
+        "zipf:S:N: N steps later in another order; FILE or trace:FILE: as often as in the records (metrics.jsonl) of a "
+        "run").when(emulated),
     ROW(log.interval, between(1, most_steps), "steps between log lines; metrics.jsonl has every step"),
     ROW(log.run_dir, any(), "folder for the run's files; empty: runs/<name of this file>"),
     ROW(log.peak_tflops, above_zero(1e9), "peak of one device, for MFU; null: known or measured"),

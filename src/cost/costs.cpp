@@ -9,6 +9,7 @@
 #include "lancet/base/check.h"
 #include "lancet/base/hash.h"
 #include "lancet/ir/groups.h"
+#include "lancet/ir/micro_batches.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/ops/peer_parts.h"
 
@@ -142,41 +143,53 @@ OpCost reduce_cost(const Costs& costs, const ir::Program& program, const ir::Ins
   return {ms, std::min(ms, share * costs.all_reduce_core().ms(bytes))};
 }
 
+Result<OpCost> op_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& at) {
+  if (ir::is_repeat(at)) {
+    const double rounds = costs.rounds(at);
+    OpCost all;
+    for (ir::Instruction part : at.body) {
+      if (rounds == 0) break;
+      part.repeated = 1;
+      const auto cost = op_cost(costs, program, part);
+      if (!cost.ok()) continue;
+      all.ms += rounds * cost->ms;
+      all.core_ms += rounds * (part.stream == ir::Stream::compute ? cost->ms : cost->core_ms);
+    }
+    return all;
+  }
+  if (ir::between_stages(at.stream)) return costs.transfer(program, at);
+  if (is_local(program, at)) {
+    const bool copies = at.stream != ir::Stream::compute;
+    auto ms = costs.op_ms(program, at);
+    if (!ms && copies) ms = costs.all_to_all_ms(0);
+    if (!ms) return config_error(op_key(program, at));
+    return OpCost{*ms, copies ? *ms : 0};
+  }
+  if (at.stream == ir::Stream::compute || is_view(program, at)) return OpCost();
+  if (auto unknown = costs.unknown_messages(at)) return config_error(*std::move(unknown));
+  if (at.stream != ir::Stream::expert) return reduce_cost(costs, program, at);
+  return reached(at) == 0 ? own_rows_cost(costs, program, at) : costs.all_to_all(program, at);
+}
+
 Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& program) {
-  std::vector<OpCost> op_costs(program.instructions.size());
+  std::vector<OpCost> op_costs;
   std::string first;
   std::set<std::string> missing;
-  const auto lacks = [&](std::string what) {
-    if (missing.empty()) first = what;
-    missing.insert(std::move(what));
-  };
-  for (std::size_t i = 0; i < op_costs.size(); ++i) {
-    const ir::Instruction& instruction = program.instructions[i];
-    OpCost& op_cost = op_costs[i];
-    if (ir::between_stages(instruction.stream)) {
-      op_cost = costs.transfer(program, instruction);
-    } else if (is_local(program, instruction)) {
-      const bool copies = instruction.stream != ir::Stream::compute;
-      if (const auto ms = costs.op_ms(program, instruction)) {
-        op_cost.ms = *ms;
-      } else if (copies) {
-        op_cost.ms = costs.all_to_all_ms(0);
-      } else {
-        lacks(op_key(program, instruction));
-      }
-      if (copies) op_cost.core_ms = op_cost.ms;
-    } else if (instruction.stream != ir::Stream::compute && !is_view(program, instruction)) {
-      if (auto unknown = costs.unknown_messages(instruction)) {
-        lacks(*std::move(unknown));
-        continue;
-      }
-      if (instruction.stream == ir::Stream::expert) {
-        op_cost = reached(instruction) == 0 ? own_rows_cost(costs, program, instruction)
-                                            : costs.all_to_all(program, instruction);
-        continue;
-      }
-      op_cost = reduce_cost(costs, program, instruction);
+  std::map<std::pair<std::int32_t, std::int64_t>, double> of_experts;  // by layer and part, since its last all-to-all
+  for (const ir::Instruction& instruction : program.instructions) {
+    const auto cost = op_cost(costs, program, instruction);
+    op_costs.push_back(cost.ok() ? *cost : OpCost());
+    const bool travels = ops::kind(instruction) == ops::Kind::all_to_all;
+    if (travels || ops::is_of_experts(instruction)) {
+      double& computed =
+          of_experts[{ir::block_of(instruction.label).value_or(-1), instruction.attributes.integer("part", 0)}];
+      const double least = costs.least_share(instruction);
+      if (travels) op_costs.back().early_ms = std::min((1 - least) * computed, least * op_costs.back().ms);
+      computed = travels ? 0 : computed + op_costs.back().ms;
     }
+    if (cost.ok()) continue;
+    if (missing.empty()) first = cost.error().message;
+    missing.insert(cost.error().message);
   }
   if (!missing.empty())
     return config_error(
@@ -229,12 +242,12 @@ namespace {
 
 class LoadedCosts final : public Costs {
  public:
-  LoadedCosts(const Costs& even, const RankLoad& load) : even_(even), load_(load) {}
+  LoadedCosts(const Costs& even, std::shared_ptr<const Loads> loads) : even_(even), loads_(std::move(loads)) {}
 
   std::optional<double> compute_ms(std::string_view op_key) const override { return even_.compute_ms(op_key); }
   std::optional<double> op_ms(const ir::Program& program, const ir::Instruction& instruction) const override {
     auto ms = even_.op_ms(program, instruction);
-    if (ms && ops::is_of_experts(instruction)) *ms *= load_.fullest;
+    if (ms && ops::is_of_experts(instruction)) *ms *= fullest(instruction);
     return ms;
   }
   double all_to_all_ms(double bytes, ir::Axes group) const override { return even_.all_to_all_ms(bytes, group); }
@@ -251,7 +264,7 @@ class LoadedCosts final : public Costs {
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction) const override {
     if (const ops::Kind kind = ops::kind(instruction); kind == ops::Kind::counts || kind == ops::Kind::collective)
       return even_.all_to_all(program, instruction);
-    const double bytes = load_.fullest * bytes_sent(program, instruction);
+    const double bytes = fullest(instruction) * bytes_sent(program, instruction);
     const double ms = message_ms(bytes, instruction);
     return {ms, std::min(ms, all_to_all_core().ms(bytes))};
   }
@@ -260,18 +273,24 @@ class LoadedCosts final : public Costs {
   double launch_ms() const override { return even_.launch_ms(); }
   Interference interference() const override { return even_.interference(); }
   std::string identity() const override {
-    return hex(hash64(fmt::format("{} {} {}", even_.identity(), load_.fullest, load_.kept)));
+    return hex(hash64(fmt::format("{} {}", even_.identity(), loads_->identity())));
   }
+  double rounds(const ir::Instruction& repeat) const override { return loads_->of(repeat).rounds; }
 
  private:
+  double fullest(const ir::Instruction& at) const {
+    const RankLoad& load = loads_->of(at);
+    return at.repeated > 0 ? load.further.fullest : load.first.fullest;
+  }
+
   const Costs& even_;
-  const RankLoad load_;
+  const std::shared_ptr<const Loads> loads_;
 };
 
 }  // namespace
 
-std::unique_ptr<const Costs> Costs::under(const RankLoad& load) const {
-  return std::make_unique<LoadedCosts>(*this, load);
+std::unique_ptr<const Costs> Costs::under(std::shared_ptr<const Loads> loads) const {
+  return std::make_unique<LoadedCosts>(*this, std::move(loads));
 }
 
 }  // namespace lancet::cost

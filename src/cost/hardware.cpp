@@ -124,13 +124,13 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 }
 
 double Routing::fullest() const {
-  if (known_fullest) return *known_fullest;
+  if (loads) return loads->mean().first.fullest;
   return std::min(imbalance, capacity) / std::min(capacity, 1.0);
 }
 
 // The integral of min(x u^(x-1), c) over the experts, relative to that of even routing.
 double Routing::kept() const {
-  if (known_kept) return *known_kept;
+  if (loads) return loads->mean().first.kept;
   const double x = imbalance, c = capacity;
   if (x <= c || x == 1) return 1;
   const double cut = std::pow(c / x, 1 / (x - 1));
@@ -148,7 +148,8 @@ double all_to_all_ms(const Hardware& hardware, const Layout& layout, double byte
   if (layout.hosts == 1 || spread.within_host.value_or(false)) return hardware.node.latency_us * us + links_ms(within);
   const Hardware::Network& network = hardware.network;
   const double nics = nic_bytes_per_ms(hardware, network.all_to_all_efficiency, layout.hosts, between);
-  const double nic_ms = (local > 0 ? 1 : spread.fullest) * between * layout.on_host() * layout.beside / nics;
+  const double nic_ms =
+      (local > 0 ? spread.fullest_host : spread.fullest) * between * layout.on_host() * layout.beside / nics;
   const double messages = std::max(away * spread.share, 1.0), nodes = std::max((layout.hosts - 1) * spread.share, 1.0);
   const double direct =
       network.latency_us * us + std::max({links_ms(within), nic_ms, (messages - 1) * network.message_us * us});
@@ -206,36 +207,56 @@ std::optional<double> HardwareCosts::compute_ms(std::string_view op_key) const {
 
 std::optional<double> HardwareCosts::op_ms(const ir::Program& program, const ir::Instruction& instruction) const {
   if (measured_)
-    if (const auto ms = measured_->compute_ms(op_key(program, instruction))) return ms;
+    if (const auto ms = measured_->compute_ms(op_key(program, instruction)))
+      return routing_.loads ? measured_->under(routing_.loads)->op_ms(program, instruction) : ms;
   if (!ops::is_of_experts(instruction)) return cost::op_ms(hardware_, program, instruction);
-  const double rows = routing_.padded ? std::max(routing_.capacity, 1.0) : routing_.own();
+  const RoundLoad load = load_of(instruction);
+  const double rows = routing_.host && !load.hosts.empty() ? load.hosts[*routing_.host] : load.fullest;
   return cost::op_ms(hardware_, program, with_tokens(instruction, rows));
 }
 
-OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
-  if (network_measured(ir::group_of(instruction))) return measured_->all_to_all(program, instruction);
-  double bytes = bytes_sent(program, instruction), fullest = 1;
-  const bool of_rows = ops::kind(instruction) != ops::Kind::counts && ops::kind(instruction) != ops::Kind::collective;
-  if (of_rows && routing_.padded) {
-    bytes = bytes_sent(program, with_tokens(instruction, std::max(routing_.capacity, 1.0)));
-  } else if (of_rows) {
-    bytes *= routing_.kept();
-    fullest = routing_.fullest() / routing_.kept();
+RoundLoad HardwareCosts::load_of(const ir::Instruction& at) const {
+  if (routing_.padded) {
+    const double whole = std::max(routing_.capacity, 1.0);
+    return {whole, whole, {}, whole};
   }
-  const double ms = sent_ms(instruction, bytes, fullest);
+  if (!routing_.loads) return {routing_.fullest(), routing_.kept(), {}, routing_.kept()};
+  const RankLoad& load = routing_.loads->of(at);
+  return at.repeated > 0 ? load.further : load.first;
+}
+
+double HardwareCosts::rounds(const ir::Instruction& repeat) const {
+  return routing_.loads ? routing_.loads->of(repeat).rounds : 0;
+}
+
+double HardwareCosts::least_share(const ir::Instruction& at) const {
+  return routing_.loads ? routing_.loads->of(at).first.least / routing_.loads->of(at).first.fullest : 1;
+}
+
+OpCost HardwareCosts::all_to_all(const ir::Program& program, const ir::Instruction& instruction) const {
+  if (network_measured(ir::group_of(instruction)))
+    return routing_.loads ? measured_->under(routing_.loads)->all_to_all(program, instruction)
+                          : measured_->all_to_all(program, instruction);
+  double bytes = bytes_sent(program, instruction);
+  Spread spread;
+  if (ops::kind(instruction) != ops::Kind::counts && ops::kind(instruction) != ops::Kind::collective) {
+    const RoundLoad load = load_of(instruction);
+    bytes = routing_.padded ? bytes_sent(program, with_tokens(instruction, load.kept)) : bytes * load.kept;
+    if (load.kept > 0) spread = {load.fullest / load.kept, load.fullest_host / load.kept};
+  }
+  const double ms = sent_ms(instruction, bytes, spread);
   return {ms, std::min(ms, all_to_all_core().ms(bytes))};
 }
 
 double HardwareCosts::message_ms(double bytes, const ir::Instruction& instruction) const {
   if (network_measured(ir::group_of(instruction))) return measured_->message_ms(bytes, instruction);
-  return sent_ms(instruction, bytes, 1);
+  return sent_ms(instruction, bytes);
 }
 
-double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, double fullest) const {
+double HardwareCosts::sent_ms(const ir::Instruction& instruction, double bytes, Spread spread) const {
   const Layout layout = layout_of(instruction);
   if (ops::is_ring_step(instruction))
     return permute_ms(hardware_, layout, bytes, instruction.attributes.integer(ops::ring_shift));
-  Spread spread{.fullest = fullest};
   const std::int64_t peers = reached(instruction);
   const bool tells_near = peers > 0 && instruction.attributes.has("near");
   if (tells_near && layout.hosts > 1 && layout_.ranks_sharing_host(ir::group_of(instruction)) > 1)
@@ -275,7 +296,7 @@ double HardwareCosts::reduce_ms(double bytes, const ir::Instruction& instruction
 
 double HardwareCosts::latency_ms(const ir::Instruction& instruction) const {
   if (ir::between_stages(instruction.stream)) return transfer_ms(1, instruction);
-  return sent_ms(instruction, 1, 1);
+  return sent_ms(instruction, 1);
 }
 
 double HardwareCosts::all_to_all_ms(double bytes, ir::Axes group) const {
@@ -315,11 +336,9 @@ Interference HardwareCosts::interference() const {
   return result;
 }
 
-HardwareCosts HardwareCosts::of_load(const RankLoad& load) const {
+HardwareCosts HardwareCosts::of_loads(std::shared_ptr<const Loads> loads) const {
   Routing routing = routing_;
-  if (routing.known_own) *routing.known_own *= load.fullest / routing.fullest();
-  routing.known_fullest = load.fullest;
-  routing.known_kept = load.kept;
+  routing.loads = std::move(loads);
   return HardwareCosts(hardware_, layout_, measured_, routing).at_stage(stage_);
 }
 
@@ -333,8 +352,8 @@ std::shared_ptr<const Costs> HardwareCosts::of_stage(int stage) const {
   return std::make_shared<HardwareCosts>(at_stage(stage));
 }
 
-std::unique_ptr<const Costs> HardwareCosts::under(const RankLoad& load) const {
-  return std::make_unique<HardwareCosts>(of_load(load));
+std::unique_ptr<const Costs> HardwareCosts::under(std::shared_ptr<const Loads> loads) const {
+  return std::make_unique<HardwareCosts>(of_loads(std::move(loads)));
 }
 
 std::string HardwareCosts::identity() const {
@@ -342,8 +361,8 @@ std::string HardwareCosts::identity() const {
                                 measured_ ? measured_->identity() : "");
   if (hardware_.network.over_mpi) all += " over mpi";
   if (layout_.mesh.wide().count() > 1) all += " " + ir::to_string(layout_.mesh);
-  if (routing_.known_fullest) all += fmt::format(" {} {}", routing_.fullest(), routing_.kept());
-  if (routing_.known_own) all += fmt::format(" {}", *routing_.known_own);
+  if (routing_.loads) all += " " + routing_.loads->identity();
+  if (routing_.host) all += fmt::format(" host {}", *routing_.host);
   if (routing_.imbalance != 1 || routing_.padded)
     all += fmt::format(" {} {} {}", routing_.imbalance, routing_.capacity, routing_.padded);
   return hex(hash64(all));
@@ -423,9 +442,9 @@ std::optional<std::int64_t> SlowestCosts::free_bytes() const {
   return least;
 }
 
-std::unique_ptr<const Costs> SlowestCosts::under(const RankLoad& load) const {
+std::unique_ptr<const Costs> SlowestCosts::under(std::shared_ptr<const Loads> loads) const {
   std::vector<HardwareCosts> machines;
-  for (const HardwareCosts& machine : machines_) machines.push_back(machine.of_load(load));
+  for (const HardwareCosts& machine : machines_) machines.push_back(machine.of_loads(loads));
   return std::make_unique<SlowestCosts>(std::move(machines));
 }
 

@@ -83,8 +83,8 @@ Result<PlannedStep> given(const planner::StepModel& model, const PlanTarget& tar
   return result;
 }
 
-Result<PlannedStep> planned(const planner::StepModel& model, const PlanTarget& target, const cost::Costs& costs,
-                            const std::string& origin) {
+Result<PlannedStep> planned_with(const planner::StepModel& model, const PlanTarget& target, const cost::Costs& costs,
+                                 const std::string& origin) {
   if (!target.plan_file.empty()) {
     LANCET_ASSIGN(PlannedStep result, given(model, target, costs));
     result.memory = schedule::plan_bytes(result.plan);
@@ -112,6 +112,33 @@ Result<PlannedStep> planned(const planner::StepModel& model, const PlanTarget& t
   result.plan = (*plans)[0];
   if (plans->size() > 1) result.stages = *std::move(plans);
   return result;
+}
+
+// loads: that the costs hold for; null: even ones.
+Result<PlannedStep> planned(const planner::StepModel& model, const PlanTarget& target, const cost::Costs& costs,
+                            const std::string& origin, const std::shared_ptr<const cost::Loads>& loads) {
+  LANCET_ASSIGN(PlannedStep result, planned_with(model, target, costs, origin));
+  if (loads && !loads->is_even() && result.stages.empty()) {
+    const auto even = costs.under(std::make_shared<const cost::Loads>(cost::Loads::even(loads->model())));
+    LANCET_ASSIGN(const schedule::Timeline balanced, schedule::simulate(result.plan, *even));
+    result.balanced_ms = balanced.makespan;
+  }
+  return result;
+}
+
+// Those of --load; null without.
+Result<std::shared_ptr<const cost::Loads>> loads_of(const config::Config& config, const PlanTarget& target) {
+  if (target.load.empty()) return std::shared_ptr<const cost::Loads>();
+  return read_loads("--load", target.load, config, {target.ranks, target.hosts});
+}
+
+std::string describe(const cost::Loads& loads, const std::string& text) {
+  const cost::RankLoad load = loads.mean();
+  // A sum of shares may be a little over 1.
+  const double beyond = 100 * std::max(0.0, 1 - load.first.kept * std::min(loads.model().slots, 1.0));
+  return fmt::format(
+      "{}: the fullest rank has {:.3f} of the mean load, {:.2f}% of the tokens {}", text, load.first.fullest, beyond,
+      loads.model().in_rounds ? fmt::format("take {:.2f} further rounds a layer", load.rounds) : "are dropped");
 }
 
 Status check_hosts(const PlanTarget& target) {
@@ -154,18 +181,17 @@ Result<PlannedStep> plan_emulated(const planner::StepModel& model, PlanTarget ta
   const config::Config& config = model.config;
   if (target.hosts == 0) target.hosts = target.ranks;
   LANCET_TRY(check_hosts(target));
-  LANCET_ASSIGN(const auto device, run::make_emulated_device(config, {target.ranks, target.hosts}, 0));
+  LANCET_ASSIGN(auto given_loads, loads_of(config, target));
+  LANCET_ASSIGN(const auto device,
+                run::make_emulated_device(config, {target.ranks, target.hosts}, 0, std::move(given_loads)));
   target.hardware = device->hardware_names();
   LANCET_TRY(check_memory(model, target, [&](int stage) { return double(device->free_bytes(stage)); }));
-  LANCET_ASSIGN(PlannedStep result, planned(model, target, device->slowest_costs(), target.hardware));
-  const cost::RankLoad load = device->costs().load();
+  LANCET_ASSIGN(PlannedStep result,
+                planned(model, target, device->slowest_costs(), target.hardware, device->options().loads));
+  result.routing = device->costs().routing();
   result.costs = fmt::format(
-      "emulated {}, declared: {} ranks on {} hosts; routing {}: the fullest rank has {:.3f} of the mean load, {:.2f}% "
-      "of the tokens are dropped",
-      target.hardware, target.ranks, target.hosts, config.emulated.routing, load.fullest,
-      // A sum of shares may be a little over 1.
-      100 * std::max(0.0, 1 - load.kept * std::min(slots_of(config), 1.0)));
-  result.routing = {.capacity = slots_of(config), .known_fullest = load.fullest, .known_kept = load.kept};
+      "emulated {}, declared: {} ranks on {} hosts; routing {}", target.hardware, target.ranks, target.hosts,
+      describe(*result.routing.loads, target.load.empty() ? config.emulated.routing : target.load));
   result.available_gib = double(device->free_bytes(0)) / (1 << 30);
   set_memory_of_stages(result, *device);
   return result;
@@ -193,11 +219,14 @@ Result<PlannedStep> plan_on(const planner::StepModel& model, PlanTarget target) 
   if (!target.profile.empty()) {
     LANCET_ASSIGN(measured, profile_for(config, target, path));
   }
+  cost::Routing routing = routing_of(config, target);
+  LANCET_ASSIGN(routing.loads, loads_of(config, target));
   const cost::HardwareCosts costs(hardware, {target.ranks, target.hosts, config::mesh_of(config, target.ranks)},
-                                  measured, routing_of(config, target));
-  LANCET_ASSIGN(PlannedStep result, planned(model, target, costs, target.hardware));
+                                  measured, routing);
+  LANCET_ASSIGN(PlannedStep result, planned(model, target, costs, target.hardware, routing.loads));
   if (measured) result.profile = *std::move(measured);
   result.costs = costs.describe();
+  if (routing.loads) result.costs += "; load " + describe(*routing.loads, target.load);
   result.routing = costs.routing();
   result.available_gib = available_gib;
   return result;
@@ -215,8 +244,12 @@ Result<PlannedStep> plan_offline(const config::Config& config, PlanTarget target
   LANCET_TRY(check_hosts(target));
   std::string path;
   LANCET_ASSIGN(cost::Profile profile, profile_for(config, target, path));
-  LANCET_ASSIGN(PlannedStep result, planned(model, target, profile, path));
+  LANCET_ASSIGN(const auto loads, loads_of(config, target));
+  const auto loaded = loads ? profile.under(loads) : nullptr;
+  LANCET_ASSIGN(PlannedStep result, planned(model, target, loaded ? *loaded : profile, path, loads));
   result.costs = cost::to_string(profile.machine);
+  if (loads) result.costs += "; load " + describe(*loads, target.load);
+  result.routing.loads = loads;
   result.profile = std::move(profile);
   return result;
 }

@@ -158,28 +158,49 @@ Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const
                                             : accelerator.make_communicator(wanted);
 }
 
+cost::RoutedModel routed_model(const config::Config& config, const cost::Layout& layout) {
+  const config::Model& model = config.model;
+  const ir::Mesh mesh = config::mesh_of(config, layout.ranks);
+  cost::RoutedModel routed{.experts = model.experts(mesh[ir::Axis::expert]),
+                           .choices = model.num_experts_per_tok,
+                           .ranks = mesh[ir::Axis::expert],
+                           .hosts = std::vector<std::vector<int>>(std::size_t(layout.hosts)),
+                           .slots = model.experts_choose() ? 1 : model.buffer_factor(),
+                           .in_rounds = !model.capacity_factor,
+                           .micro_batches = int(config.train.gradient_accumulation_steps),
+                           .seed = static_cast<std::uint64_t>(config.train.seed)};
+  for (std::int64_t block = 0; block < model.n_layer; ++block)
+    if (model.is_moe(block)) routed.blocks.push_back(int(block));
+  for (int rank = 0; rank < layout.ranks; ++rank)
+    routed.hosts[std::size_t(rank / layout.on_host())].push_back(mesh.coordinate(rank, ir::Axis::expert));
+  std::erase_if(routed.hosts, [](const std::vector<int>& host) { return host.empty(); });
+  return routed;
+}
+
+// Experts that choose fill all their slots, whatever the scores.
+Result<std::shared_ptr<const cost::Loads>> read_loads(const std::string& what, const std::string& text,
+                                                      const config::Config& config, const cost::Layout& layout) {
+  LANCET_ASSIGN(cost::Loads loads,
+                cost::Loads::read(what, config.model.experts_choose() ? "even" : text, routed_model(config, layout)));
+  return std::make_shared<const cost::Loads>(std::move(loads));
+}
+
 Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
-                                                                      const cost::Layout& ranks_on_hosts, int rank) {
+                                                                      const cost::Layout& ranks_on_hosts, int rank,
+                                                                      std::shared_ptr<const cost::Loads> loads) {
   cost::Layout layout = ranks_on_hosts;
   layout.mesh = config::mesh_of(config, layout.ranks);
   LANCET_ASSIGN(std::vector<cost::Hardware> hosts, read_hosts(config.emulated.hardware, layout));
-  const config::Model& model = config.model;
-  std::vector<int> blocks;
-  for (std::int64_t block = 0; block < model.n_layer; ++block)
-    if (model.is_moe(block)) blocks.push_back(int(block));
-  const bool even = model.experts_choose();  // all slots are filled, whatever the scores
-  return runtime::EmulatedDevice::create({.hosts = std::move(hosts),
-                                          .layout = layout,
-                                          .rank = rank,
-                                          .scale = config.emulated.scale,
-                                          .dilation = config.emulated.dilation,
-                                          .routing = even ? "even" : config.emulated.routing,
-                                          .seed = static_cast<std::uint64_t>(config.train.seed),
-                                          .blocks = std::move(blocks),
-                                          .experts = model.experts(layout.mesh[ir::Axis::expert]),
-                                          .choices = model.num_experts_per_tok,
-                                          .capacity = even ? 1 : model.kept_factor(),
-                                          .micro_batches = int(config.train.gradient_accumulation_steps)});
+  if (!loads) {
+    LANCET_ASSIGN(loads, read_loads("emulated.routing", config.emulated.routing, config, layout));
+  }
+  return std::make_unique<runtime::EmulatedDevice>(
+      runtime::EmulatedDevice::Options{.hosts = std::move(hosts),
+                                       .layout = layout,
+                                       .rank = rank,
+                                       .scale = config.emulated.scale,
+                                       .dilation = config.emulated.dilation,
+                                       .loads = std::move(loads)});
 }
 
 Result<std::unique_ptr<runtime::EmulatedDevice>> open_emulated_device(const config::Config& config,

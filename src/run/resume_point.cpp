@@ -279,7 +279,13 @@ std::int64_t rows_of(const config::Config& config, int ranks) {
 }
 
 Position position_of(const Manifest& manifest, const config::Config& config, int ranks) {
-  const bool knows_load = config.overlap.replan > 0 && has_mesh(manifest, config::mesh_of(config, ranks));
+  const auto has_experts = [&](const checkpoint::LoadHistory::Counts& counts) {
+    return counts.empty() ||
+           (std::ssize(counts[0]) == config.model.moe_layers() && std::ssize(counts[0][0]) == manifest.experts);
+  };
+  const bool knows_load = config.overlap.replan > 0 && has_mesh(manifest, config::mesh_of(config, ranks)) &&
+                          has_experts(manifest.load.planned) && has_experts(manifest.load.compared) &&
+                          has_experts(manifest.load.recorded);
   return {manifest.step,           manifest.tokens,
           manifest.skipped_steps,  manifest.next_sample - manifest.step * rows_of(config, ranks),
           manifest.skips_in_a_row, knows_load ? manifest.load : checkpoint::LoadHistory(),

@@ -54,8 +54,8 @@ Status plan_steps(const planner::StepModel& model, comm::Communicator& world, co
   if (!plans.costs) LANCET_TRY(find_costs(model, world, options.profile, needs_costs, plans));
   const cost::Costs* costs = plans.costs;
   std::unique_ptr<const cost::Costs> loaded;
-  if (costs && options.load) {
-    loaded = costs->under(*options.load);
+  if (costs && options.loads) {
+    loaded = costs->under(options.loads);
     costs = loaded.get();
   }
   Result<std::vector<ir::Plan>> made = std::vector<ir::Plan>();
@@ -131,8 +131,9 @@ std::optional<double> predicted_ms(const ir::Plan& plan, std::int64_t micro_batc
   return step_ms(plan.program, plan.predicted, run_ms, micro_batches);
 }
 
-Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches, const cost::RankLoad& load) {
-  const auto costs = plans.costs->under(load);
+Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches,
+                            std::shared_ptr<const cost::Loads> loads) {
+  const auto costs = plans.costs->under(std::move(loads));
   LANCET_ASSIGN(const schedule::Timeline timeline, schedule::simulate(plans.step(), *costs));
   return step_ms(plans.step().program, timeline.when, timeline.makespan, micro_batches);
 }

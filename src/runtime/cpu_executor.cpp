@@ -56,11 +56,11 @@ class CpuExecutor final : public PlanExecutor {
     LANCET_ASSIGN(const auto scratch, runtime::workspace_bytes(plan_, ops::find_cpu_kernel, nullptr));
     for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
       workspaces_[stream] = Buffer::raw(scratch[stream]);
-    if (options_.emulated) LANCET_TRY(emulated_.emplace(plan_, *options_.emulated).find_costs());
+    if (options_.emulated) emulated_.emplace(plan_, *options_.emulated);
     for (std::size_t i = 0; i < plan_.program.instructions.size(); ++i) {
       const ir::Instruction& instruction = plan_.program.instructions[i];
       if (ir::is_repeat(instruction)) {
-        LANCET_ASSIGN(kernels_.emplace_back(), bind_repeat(instruction));
+        LANCET_ASSIGN(kernels_.emplace_back(), bind_repeat(std::int32_t(i)));
         continue;
       }
       LANCET_ASSIGN(const ops::KernelArgs args, arguments(instruction, instruction.stream));
@@ -113,14 +113,16 @@ class CpuExecutor final : public PlanExecutor {
     return args;
   }
 
-  Result<ops::Kernel> bind_repeat(const ir::Instruction& repeat) const {
-    if (emulated_) return internal_error("an emulated device has no kernel for " + repeat.op);
+  Result<ops::Kernel> bind_repeat(std::int32_t index) {
+    const ir::Instruction& repeat = plan_.program.instructions[static_cast<std::size_t>(index)];
     std::vector<ops::Kernel> body;
     for (const ir::Instruction& part : repeat.body) {
       LANCET_ASSIGN(const ops::KernelArgs args, arguments(part, repeat.stream));
-      body.push_back(ops::find_cpu_kernel(part.op)->bind(args));
+      body.push_back(emulated_ ? emulated_->bind_part(index, part, args) : ops::find_cpu_kernel(part.op)->bind(args));
     }
-    return repeat_on_host(repeat, addresses_, std::move(body), options_.threads);
+    ops::Kernel rounds = repeat_on_host(repeat, addresses_, std::move(body), options_.threads);
+    const auto* count = addresses_.view(repeat.operands[ir::repeat_count]).as<std::int32_t>();
+    return emulated_ ? emulated_->bind_repeat(index, count, std::move(rounds)) : std::move(rounds);
   }
 
   void walk(std::size_t stream) {

@@ -30,38 +30,18 @@ std::size_t host_of(const EmulatedDevice::Options& options) {
   return options.hosts.size() == 1 ? 0 : std::size_t(options.rank / options.layout.on_host());
 }
 
-// Where a host is on the axis `expert`.
-std::vector<int> coordinates_of(std::size_t host, const EmulatedDevice::Options& options) {
-  const int first = int(host) * options.layout.on_host(),
-            end = std::min(first + options.layout.on_host(), options.layout.ranks);
-  std::vector<int> coordinates;
-  for (int rank = first; rank < end; ++rank)
-    coordinates.push_back(options.layout.mesh.coordinate(rank, ir::Axis::expert));
-  return coordinates;
-}
-
 // Messages wait for the fullest of all ranks. Unlike hosts compute the experts of their own.
-cost::Routing expected_routing(std::size_t host, const EmulatedDevice::Options& options, const DrawnRouting& routing) {
-  const DrawnRouting::Expected expected = routing.expected(options.capacity);
-  cost::Routing declared;
-  declared.capacity = options.capacity;
-  declared.known_fullest = expected.fullest;
-  declared.known_kept = expected.kept;
-  if (options.hosts.size() > 1)
-    declared.known_own = routing.expected(options.capacity, coordinates_of(host, options)).fullest;
-  return declared;
-}
-
-cost::HardwareCosts costs_on(std::size_t host, const EmulatedDevice::Options& options, const DrawnRouting& routing) {
+cost::HardwareCosts costs_on(std::size_t host, const EmulatedDevice::Options& options) {
   const ir::Mesh& mesh = options.layout.mesh;
   const int stage = mesh.ranks() == options.layout.ranks ? mesh.coordinate(options.rank, ir::Axis::stage) : 0;
-  return cost::HardwareCosts(options.hosts[host], options.layout, {}, expected_routing(host, options, routing))
-      .at_stage(stage);
+  cost::Routing routing{.capacity = options.loads->model().slots, .loads = options.loads};
+  if (options.hosts.size() > 1) routing.host = host;
+  return cost::HardwareCosts(options.hosts[host], options.layout, {}, routing).at_stage(stage);
 }
 
-std::vector<cost::HardwareCosts> costs_of_hosts(const EmulatedDevice::Options& options, const DrawnRouting& routing) {
+std::vector<cost::HardwareCosts> costs_of_hosts(const EmulatedDevice::Options& options) {
   std::vector<cost::HardwareCosts> costs;
-  for (std::size_t host = 0; host < options.hosts.size(); ++host) costs.push_back(costs_on(host, options, routing));
+  for (std::size_t host = 0; host < options.hosts.size(); ++host) costs.push_back(costs_on(host, options));
   return costs;
 }
 
@@ -86,21 +66,11 @@ Result<double> slowest_ns(comm::Communicator& world, int repeats, const Call& ca
 
 }  // namespace
 
-Result<std::unique_ptr<EmulatedDevice>> EmulatedDevice::create(Options options) {
-  LANCET_ASSIGN(DrawnRouting routing, DrawnRouting::read(options.routing, {.layers = int(options.blocks.size()),
-                                                                           .experts = options.experts,
-                                                                           .ranks = options.among(),
-                                                                           .micro_batches = options.micro_batches,
-                                                                           .seed = options.seed,
-                                                                           .choices = options.choices}));
-  return std::unique_ptr<EmulatedDevice>(new EmulatedDevice(std::move(options), std::move(routing)));
-}
-
-EmulatedDevice::EmulatedDevice(Options options, DrawnRouting routing)
+EmulatedDevice::EmulatedDevice(Options options)
     : options_(std::move(options)),
-      routing_(std::make_unique<DrawnRouting>(std::move(routing))),
-      costs_(costs_on(host_of(options_), options_, *routing_)),
-      slowest_costs_(costs_of_hosts(options_, *routing_)) {}
+      routing_(std::make_unique<DrawnRouting>(options_.loads)),
+      costs_(costs_on(host_of(options_), options_)),
+      slowest_costs_(costs_of_hosts(options_)) {}
 
 EmulatedDevice::~EmulatedDevice() = default;
 
@@ -184,8 +154,10 @@ Status EmulatedDevice::calibrate(comm::Communicator& world, const std::vector<co
   for (const ir::Program* program : programs) {
     const auto keys = ir::used_keys(*program);
     for (const std::string& group : keys[std::size_t(ir::Stream::reduce)]) used[group];
-    for (const ir::Instruction& at : program->instructions)
+    LANCET_TRY(ir::for_each_kernel(*program, [&](const ir::Instruction& at, ir::Stream) -> Status {
       if (at.stream == ir::Stream::expert || ir::between_stages(at.stream)) used[group_key(at)].insert(sent_to(at));
+      return {};
+    }));
   }
   for (auto& [group, numbers] : used) {
     numbers.insert(others_in(group));
@@ -233,7 +205,7 @@ Status EmulatedDevice::check(const ir::Plan& plan) const {
   double total = 0, count = 0, least_bytes = std::numeric_limits<double>::infinity();
   for (const ir::Instruction& at : plan.program.instructions) {
     if (ops::kind(at) != ops::Kind::all_to_all || ranks == 1) continue;
-    const double all = double(options_.experts), of_rank = all / ranks;  // experts; of the mean rank
+    const double all = double(options_.loads->model().experts), of_rank = all / ranks;  // experts; of the mean rank
     const std::int64_t reached = cost::reached(at);
     if (reached == 0) continue;  // it stays on the rank
     const double others = reached > 0 ? of_rank * double(reached) : all - of_rank;

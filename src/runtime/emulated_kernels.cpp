@@ -24,10 +24,14 @@ constexpr double negligible_ns = 1000;  // not worth another sleep
 
 bool is_router(const ir::Instruction& at) { return ops::op(at.op).is_router; }
 
-std::vector<bool> find_computed(const ir::Program& program) {
-  std::vector<bool> known = ops::find_counted(program), computed(program.instructions.size());
+std::set<const ir::Instruction*> find_computed(const ir::Program& program) {
+  std::vector<bool> known = ops::find_counted(program);
+  std::set<const ir::Instruction*> computed;
+  std::set<ir::TensorId> scratches;  // of repeats, whose slices are tensors of their own
+  for (const ir::Instruction& at : program.instructions)
+    if (ir::is_repeat(at)) scratches.insert(at.results[ir::repeat_scratch]);
   const auto whole_of = [&](ir::TensorId id) {
-    while (program.tensors[id.index()].slice) id = program.tensors[id.index()].storage;
+    while (program[id].slice && !scratches.contains(program[id].storage)) id = program[id].storage;
     return id.index();
   };
   for (std::size_t i = 0; i < known.size(); ++i)
@@ -36,16 +40,21 @@ std::vector<bool> find_computed(const ir::Program& program) {
   std::vector<bool> is_share_of_rank(known.size());
   for (const ir::Output& output : program.outputs)
     if (ir::is_share(output.kind)) is_share_of_rank[output.tensor.index()] = true;
-  for (std::size_t i = 0; i < computed.size(); ++i) {
-    const ir::Instruction& at = program.instructions[i];
-    if (ir::between_stages(at.stream)) continue;
-    const auto is_known = [&](ir::TensorId id) { return known[whole_of(id)]; };
+  const auto is_known = [&](ir::TensorId id) { return known[whole_of(id)]; };
+  const auto is_share = [&](ir::TensorId id) { return bool(is_share_of_rank[id.index()]); };
+  const auto find = [&](const ir::Instruction& at) {
+    if (ir::between_stages(at.stream)) return;
     const bool each_alone = ops::op(at.op).in_place && at.stream != ir::Stream::compute;
-    const auto is_share = [&](ir::TensorId id) { return bool(is_share_of_rank[id.index()]); };
-    computed[i] = each_alone ? std::ranges::any_of(at.operands, is_known) || std::ranges::any_of(at.results, is_share)
-                             : std::ranges::all_of(at.operands, is_known);
-    if (computed[i] || is_router(at))
+    const bool is = each_alone ? std::ranges::any_of(at.operands, is_known) || std::ranges::any_of(at.results, is_share)
+                               : std::ranges::all_of(at.operands, is_known);
+    if (is) computed.insert(&at);
+    if (is || is_router(at))
       for (const ir::TensorId result : at.results) known[whole_of(result)] = true;
+  };
+  for (const ir::Instruction& at : program.instructions) {
+    if (!ir::is_repeat(at)) find(at);
+    if (ir::is_repeat(at)) known[at.results[ir::repeat_round].index()] = true;
+    for (const ir::Instruction& part : at.body) find(part);
   }
   return computed;
 }
@@ -123,13 +132,24 @@ void Pace::compute(std::int32_t instruction, double ns) {
   end_[std::size_t(instruction)] = end;
 }
 
-void Pace::begin_message(std::int32_t instruction, double ns, double share) {
+void Pace::begin(std::int32_t instruction) {
   const double start = ready(instruction);
   sleep_until(start);
-  const double begun = now();
+  const double begun = end_[std::size_t(instruction)] = now();
   late_of(instruction) += std::max(0.0, begun - start);
+}
+
+void Pace::begin_message(std::int32_t instruction, double ns, double share) {
+  const double begun = end_[std::size_t(instruction)];
   const std::lock_guard lock(mutex_);
   messages_of(instruction).push_back({begun, begun + ns, share});
+}
+
+void Pace::compute_beside(std::int32_t instruction, double ns) {
+  double& end = end_[std::size_t(instruction)];
+  begin_message(instruction, ns, 1);
+  end += ns;
+  sleep_until(end);
 }
 
 void Pace::end_message(std::int32_t instruction, double latency_ns) {
@@ -168,9 +188,9 @@ EmulatedKernels::EmulatedKernels(const ir::Plan& plan, EmulatedDevice& device)
       computed_(find_computed(plan.program)),
       micro_batches_(ir::micro_batches(plan.program)) {}
 
-Status EmulatedKernels::find_costs() {
-  LANCET_ASSIGN(op_costs_, cost::op_costs(device_.costs(), plan_.program));
-  return {};
+// A declared machine has a cost of every op.
+cost::OpCost EmulatedKernels::cost_of(const ir::Instruction& at) const {
+  return cost::op_cost(device_.costs(), plan_.program, at).value();
 }
 
 void EmulatedKernels::begin_run(bool has_body) {
@@ -180,22 +200,47 @@ void EmulatedKernels::begin_run(bool has_body) {
 
 ops::Kernel EmulatedKernels::bind(std::int32_t instruction, const ops::KernelArgs& args) {
   const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
-  if (at.stream != ir::Stream::compute) return message(instruction, args);
+  if (at.stream != ir::Stream::compute)
+    return [this, instruction, send = message(instruction, at, args)]() -> Status {
+      pace_.begin(instruction);
+      return send();
+    };
   ops::Kernel work;
   if (is_router(at)) work = scores(at, args);
-  if (computed_[std::size_t(instruction)]) work = ops::find_cpu_kernel(at.op)->bind(args);
-  return [this, instruction, work, time = declared(instruction, args)]() -> Status {
+  if (computed_.contains(&at)) work = ops::find_cpu_kernel(at.op)->bind(args);
+  return [this, instruction, work, time = declared(at, args)]() -> Status {
     if (work) LANCET_TRY(work());
     pace_.compute(instruction, time());
     return {};
   };
 }
 
+ops::Kernel EmulatedKernels::bind_part(std::int32_t repeat, const ir::Instruction& part, const ops::KernelArgs& args) {
+  if (part.stream != ir::Stream::compute) return message(repeat, part, args);
+  ops::Kernel work;
+  if (computed_.contains(&part)) work = ops::find_cpu_kernel(part.op)->bind(args);
+  return [this, repeat, work, time = declared(part, args)]() -> Status {
+    if (work) LANCET_TRY(work());
+    pace_.compute_beside(repeat, time());
+    return {};
+  };
+}
+
+ops::Kernel EmulatedKernels::bind_repeat(std::int32_t repeat, const std::int32_t* count, ops::Kernel rounds) {
+  return [this, repeat, count, rounds = std::move(rounds)]() -> Status {
+    if (*count <= 1) {
+      leave_out(repeat);
+      return {};
+    }
+    pace_.begin(repeat);
+    return rounds();
+  };
+}
+
 // The declared nanoseconds of an instruction. Those of the experts' ops depend on the rows that have come.
-std::function<double()> EmulatedKernels::declared(std::int32_t instruction, const ops::KernelArgs& args) const {
-  const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
+std::function<double()> EmulatedKernels::declared(const ir::Instruction& at, const ops::KernelArgs& args) const {
   const auto operand = rows_operand(plan_.program, at);
-  if (!operand) return [time = op_costs_[std::size_t(instruction)].ms * ns_per_ms] { return time; };
+  if (!operand) return [time = cost_of(at).ms * ns_per_ms] { return time; };
   const ops::TensorView& view = args.operands[*operand];
   return [this, at = ir::Instruction(at), rows = view.as<std::int32_t>(), experts = view.shape()[0],
           columns = view.shape()[1]]() mutable {
@@ -207,7 +252,7 @@ std::function<double()> EmulatedKernels::declared(std::int32_t instruction, cons
 }
 
 ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::KernelArgs& args) const {
-  const std::vector<int>& blocks = device_.options().blocks;
+  const std::vector<int>& blocks = device_.options().loads->model().blocks;
   const int layer = int(std::ranges::find(blocks, ir::block_of(at.label).value()) - blocks.begin());
   const ops::TensorView& view = args.results[0];
   const std::int64_t first = at.attributes.integer("part", 0) * view.shape().rows();
@@ -221,9 +266,10 @@ ops::Kernel EmulatedKernels::scores(const ir::Instruction& at, const ops::Kernel
   };
 }
 
-ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs args) {
-  const ir::Instruction& at = plan_.program.instructions[std::size_t(instruction)];
-  const cost::OpCost& cost = op_costs_[std::size_t(instruction)];
+ops::Kernel EmulatedKernels::message(std::int32_t instruction, const ir::Instruction& at, ops::KernelArgs args) {
+  ir::Instruction timed = at;
+  timed.repeated = ir::is_repeat(plan_.program.instructions[std::size_t(instruction)]);
+  const cost::OpCost cost = cost_of(timed);
   // What splits slots and rows by ranks sends nothing, nor does a part of an all-to-all that stays on the rank.
   const bool alone =
       !args.group.comm || args.group.size == 1 || ops::kind(at) == ops::Kind::part_helper || cost::reached(at) == 0;
@@ -231,7 +277,7 @@ ops::Kernel EmulatedKernels::message(std::int32_t instruction, ops::KernelArgs a
                    : at.stream == ir::Stream::reduce ? cost::share_of_all_reduce(at) * device_.all_reduce_latency_ns(at)
                                                      : device_.message_latency_ns(at);
   ops::Kernel send;
-  if (computed_[std::size_t(instruction)]) {
+  if (computed_.contains(&at)) {
     send = ops::find_cpu_kernel(at.op)->bind(args);
   } else if (!alone) {
     scaled_.push_back(comm::make_scaled(*args.group.comm, device_.options().scale));

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "lancet/ops/kernel.h"
@@ -29,12 +30,17 @@ class Pace {
   // stream that takes `ns` when nothing else uses the device has ended; messages that are under way meanwhile take
   // their share of the device.
   void compute(std::int32_t instruction, double ns);
-  // Sleeps until the message would start. From then on it takes `share` of the compute stream's time, for at most `ns`,
-  // the time that it takes alone: one that waits for others takes no more.
+  // An instruction of another stream: sleeps until it would start. Then follow its messages and, of a repeat, what
+  // computes between them.
+  void begin(std::int32_t instruction);
+  // From now on a message takes `share` of the compute stream's time, for at most `ns`, the time that it takes alone:
+  // one that waits for others takes no more.
   void begin_message(std::int32_t instruction, double ns, double share);
   // Sleeps for latency_ns: the message has arrived before this call, and would have taken so much longer. Negative: it
   // took so much longer here than on the device.
   void end_message(std::int32_t instruction, double latency_ns);
+  // Sleeps until what takes `ns` of the compute stream's time has ended.
+  void compute_beside(std::int32_t instruction, double ns);
   // The instruction is left out of this run: it has ended where it would have started.
   void leave_out(std::int32_t instruction) { end_[std::size_t(instruction)] = ready(instruction); }
   // By how much this machine has delayed the messages of this step, in all: starts after the ideal start, latencies
@@ -69,26 +75,28 @@ class EmulatedKernels {
  public:
   // Both outlive this object.
   EmulatedKernels(const ir::Plan& plan, EmulatedDevice& device);
-  Status find_costs();  // before bind(). Config error: an op has no declared cost
-
-  // The kernel of an instruction, which this object outlives. args: as for the CPU's kernel.
+  // The kernel of an instruction without a body, which this object outlives. args: as for the CPU's kernel.
   ops::Kernel bind(std::int32_t instruction, const ops::KernelArgs& args);
+  // That of an instruction of a repeat's body, and of the repeat. count: its operand; rounds: runs them.
+  ops::Kernel bind_part(std::int32_t repeat, const ir::Instruction& part, const ops::KernelArgs& args);
+  ops::Kernel bind_repeat(std::int32_t repeat, const std::int32_t* count, ops::Kernel rounds);
   void begin_run(bool has_body);                                              // without a body it has no micro batches
   void leave_out(std::int32_t instruction) { pace_.leave_out(instruction); }  // in place of calling its kernel
   double late_ns() const { return pace_.late_ns(); }                          // Pace::late_ns
 
  private:
-  ops::Kernel message(std::int32_t instruction, ops::KernelArgs args);
+  // instruction: at, or the repeat in whose body it is.
+  ops::Kernel message(std::int32_t instruction, const ir::Instruction& at, ops::KernelArgs args);
   ops::Kernel scores(const ir::Instruction& at, const ops::KernelArgs& args) const;
-  std::function<double()> declared(std::int32_t instruction, const ops::KernelArgs& args) const;
+  std::function<double()> declared(const ir::Instruction& at, const ops::KernelArgs& args) const;
+  cost::OpCost cost_of(const ir::Instruction& at) const;
 
   const ir::Plan& plan_;
   EmulatedDevice& device_;
   Pace pace_;
-  std::int64_t pass_ = 0;             // micro batches before the current run
-  const std::vector<bool> computed_;  // by instruction
-  const std::int64_t micro_batches_;  // of the plan
-  std::vector<cost::OpCost> op_costs_;
+  std::int64_t pass_ = 0;                                    // micro batches before the current run
+  const std::set<const ir::Instruction*> computed_;          // of the plan, and of bodies
+  const std::int64_t micro_batches_;                         // of the plan
   std::vector<std::unique_ptr<comm::Communicator>> scaled_;  // one for each kernel that sends
 };
 

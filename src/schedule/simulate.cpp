@@ -156,7 +156,11 @@ class Simulation {
       begin(std::size_t(member.stage), stream_of(member), ms);
     }
     const auto& queue_ms = classes_[c].interference.queue_ms;
-    if (queue_ms && &stream == &streams[expert] && streams[reduce].left > 0) stream.queued = *queue_ms;
+    if (queue_ms && &stream == &streams[expert] && streams[reduce].left > 0) {
+      const double early_ms = classes_[c].op_costs[id.index()].early_ms;
+      stream.queued = std::max(0.0, *queue_ms - early_ms);
+      streams[reduce].left += early_ms;
+    }
     end_worked(c, stream);
     return true;
   }

@@ -147,7 +147,9 @@ Status Step::add_part_costs(const Cut& cut, int parts) {
       continue;
     }
     std::vector<cost::OpCost>& of_parts = by_origin[std::size_t(origin)];
-    if (!cut.peers) of_parts.clear();  // one cost, that of the last part, stands for all
+    // One cost, that of the last part, stands for all, unless parts reach other ranks, or run as many rounds as the
+    // tokens of the parts before them fill.
+    if (!cut.peers && !ir::is_repeat(at)) of_parts.clear();
     of_parts.push_back(op_costs[i]);
   }
   return {};

@@ -12,6 +12,7 @@
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/profiler/profiler.h"
+#include "lancet/run/rank_device.h"
 #include "lancet/run/step_costs.h"
 
 namespace lancet::train {
@@ -34,9 +35,7 @@ std::int64_t slots_of(const config::Config& config, std::int64_t experts) {
 // has not left the planned one as far as the simulator can tell.
 constexpr double prediction_error = 0.016;
 
-std::optional<cost::RankLoad> rank_load(const std::optional<checkpoint::LoadHistory::Load>& load) {
-  return load ? std::optional(cost::RankLoad{load->fullest, load->kept}) : std::nullopt;
-}
+constexpr std::int64_t most_recorded = 16;  // steps between two comparisons whose counts are kept
 
 // The micro batch of the program in which the tensor was made. What closes the step belongs to the last one.
 std::int32_t micro_batch_of(const ir::Program& program, const runtime::NonFinite& found) {
@@ -130,20 +129,11 @@ run::LayerLoad StepTally::load_of(std::size_t layer, double tokens) const {
           .bias_spread = bias_spread_[layer]};
 }
 
-cost::RankLoad StepTally::rank_load(int ranks, double even_share) const {
-  cost::RankLoad mean{0, 0};
-  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    const auto chosen = std::span(chosen_).subspan(layer * experts_, experts_);
-    const auto kept = std::span(kept_).subspan(layer * experts_, experts_);
-    const double tokens = even_share * std::accumulate(chosen.begin(), chosen.end(), 0.0);
-    double most = 0;  // kept by the experts of one coordinate, on whichever of its ranks
-    const auto each = std::ptrdiff_t(experts_) / ranks;
-    for (auto first = kept.begin(); first != kept.end(); first += each)
-      most = std::max(most, std::accumulate(first, first + each, 0.0));
-    mean.fullest += most * ranks / tokens / double(layers_.size());
-    mean.kept += std::accumulate(kept.begin(), kept.end(), 0.0) / tokens / double(layers_.size());
-  }
-  return mean;
+std::vector<std::vector<double>> StepTally::chosen() const {
+  std::vector<std::vector<double>> layers;
+  for (auto first = chosen_.begin(); first != chosen_.end(); first += std::ptrdiff_t(experts_))
+    layers.emplace_back(first, first + std::ptrdiff_t(experts_));
+  return layers;
 }
 
 void StepTally::fill(run::StepRecord& record, bool alone, double tokens) {
@@ -260,42 +250,42 @@ double StepSpeed::kept_share(const StepTally& tally) const {
   return tally.kept() / (even_share(config_, experts) * choices);
 }
 
-Replanning::Replanning(const config::Config& config, int ranks, bool has_plan_file,
+Replanning::Replanning(const config::Config& config, const cost::Layout& layout, bool has_plan_file,
                        const checkpoint::LoadHistory& history)
-    : interval_(ranks > 1 && config.overlap.policy != "sequential" && !has_plan_file ? config.overlap.replan : 0),
+    : interval_(layout.ranks > 1 && config.overlap.policy != "sequential" && !has_plan_file ? config.overlap.replan
+                                                                                            : 0),
       last_step_(config.train.steps),
       micro_batches_(config.train.gradient_accumulation_steps),
+      model_(interval_ > 0 ? run::routed_model(config, layout) : cost::RoutedModel()),
       history_(history) {}
 
-std::optional<cost::RankLoad> Replanning::planned() const {
-  return interval_ > 0 ? rank_load(history_.planned) : std::nullopt;
+std::shared_ptr<const cost::Loads> Replanning::loads_of(const checkpoint::LoadHistory::Counts& counts) const {
+  return counts.empty() ? nullptr : std::make_shared<const cost::Loads>(cost::Loads::recorded(model_, counts));
 }
 
-Result<std::optional<Replanning::Departure>> Replanning::after_step(std::int64_t step, const cost::RankLoad& load,
+Result<std::optional<Replanning::Departure>> Replanning::after_step(std::int64_t step, const StepTally& tally,
                                                                     const run::StepPlans& plans,
                                                                     comm::Communicator& world) {
   if (interval_ == 0) return std::optional<Departure>();
-  history_.fullest_sum += load.fullest;
-  history_.kept_sum += load.kept;
-  ++history_.steps;
+  const std::int64_t every = (interval_ + most_recorded - 1) / most_recorded;
+  if (history_.steps++ % every == 0) history_.recorded.push_back(tally.chosen());
   if (step % interval_ != 0 || step >= last_step_) return std::optional<Departure>();
-  const auto steps = double(history_.steps);
-  Departure departure{{history_.fullest_sum / steps, history_.kept_sum / steps}};
-  history_.fullest_sum = history_.kept_sum = 0;
-  history_.steps = 0;
-  LANCET_ASSIGN(departure.predicted_ms, run::predicted_ms(plans, micro_batches_, departure.load));
+  Departure departure{loads_of(history_.recorded)};
+  LANCET_ASSIGN(departure.predicted_ms, run::predicted_ms(plans, micro_batches_, departure.loads));
   double expected_ms = *run::predicted_ms(plans.step(), micro_batches_);
-  if (const auto compared = rank_load(history_.compared)) {
-    LANCET_ASSIGN(expected_ms, run::predicted_ms(plans, micro_batches_, *compared));
+  if (const auto compared = loads_of(history_.compared)) {
+    LANCET_ASSIGN(expected_ms, run::predicted_ms(plans, micro_batches_, compared));
   }
   // The counts are sums over the ranks and the costs are the same on all, so that the ranks find the same.
   LANCET_ASSIGN(const bool departs,
                 comm::any(world, std::abs(departure.predicted_ms / expected_ms - 1) > prediction_error));
+  if (departs) history_.compared = history_.recorded;
+  history_.recorded.clear();
+  history_.steps = 0;
   return departs ? std::optional(departure) : std::nullopt;
 }
 
-void Replanning::set_planned(const cost::RankLoad& load, bool taken) {
-  history_.compared = {load.fullest, load.kept};
+void Replanning::set_planned(bool taken) {
   if (taken) history_.planned = history_.compared;
 }
 

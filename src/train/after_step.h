@@ -35,10 +35,9 @@ class StepTally {
   // Fills in the streams' times, the statistics of the gates, and, unless the rank is alone and its all-to-alls are
   // copies, the exposed and hidden time. tokens: of the step, over all ranks.
   void fill(run::StepRecord& record, bool alone, double tokens);
-  double kept() const;  // tokens, over all layers
-  // ranks: the size of the mesh's axis `expert`. even_share: the share of the tokens that even routing keeps.
-  cost::RankLoad rank_load(int ranks, double even_share) const;
-  double late_ms() const { return times_.late; }  // runtime::StepTimes::late
+  double kept() const;                              // tokens, over all layers
+  std::vector<std::vector<double>> chosen() const;  // by layer and expert, the tokens that chose it
+  double late_ms() const { return times_.late; }    // runtime::StepTimes::late
   std::size_t experts() const { return experts_; }
   std::span<const run::LayerLoad> layers() const { return layers_; }  // as of the last fill()
 
@@ -93,31 +92,35 @@ class StepSpeed {
   std::optional<double> predicted_ms_;  // of a whole step
 };
 
-// Whether the tokens still spread over the ranks as the plan expects (overlap.replan).
+// Whether the tokens still spread over the experts as the plan expects (overlap.replan).
 class Replanning {
  public:
   // Off without overlap.replan, and where there is nothing to choose: one rank, the policy sequential, a plan file.
-  Replanning(const config::Config& config, int ranks, bool has_plan_file, const checkpoint::LoadHistory& history);
+  Replanning(const config::Config& config, const cost::Layout& ranks_on_hosts, bool has_plan_file,
+             const checkpoint::LoadHistory& history);
 
-  // The load that the plans are to be made for; none: the one that the costs hold for.
-  std::optional<cost::RankLoad> planned() const;
+  // The loads that the plans are to be made for; null: those that the costs hold for.
+  std::shared_ptr<const cost::Loads> planned() const { return interval_ > 0 ? loads_of(history_.planned) : nullptr; }
   const checkpoint::LoadHistory& history() const { return history_; }
 
-  // Planning is due: for which load, and the step that the running plans are predicted to take under it.
+  // Planning is due: for which loads, and the step that the running plans are predicted to take under them.
   struct Departure {
-    cost::RankLoad load;
+    std::shared_ptr<const cost::Loads> loads;
     double predicted_ms = 0;
   };
-  // Collective: counts the load of a step (1 is the first), and at every overlap.replan-th step compares what the plans
-  // are predicted to take under the mean load since the last comparison and under the load last planned for.
-  Result<std::optional<Departure>> after_step(std::int64_t step, const cost::RankLoad& load,
-                                              const run::StepPlans& plans, comm::Communicator& world);
-  // Plans were made for this load; taken: they run from now on.
-  void set_planned(const cost::RankLoad& load, bool taken);
+  // Collective: notes the counts of a step (1 is the first), and at every overlap.replan-th step compares what the
+  // plans are predicted to take under the loads since the last comparison and under those last planned for.
+  Result<std::optional<Departure>> after_step(std::int64_t step, const StepTally& tally, const run::StepPlans& plans,
+                                              comm::Communicator& world);
+  // Plans were made for the departure; taken: they run from now on.
+  void set_planned(bool taken);
 
  private:
+  std::shared_ptr<const cost::Loads> loads_of(const checkpoint::LoadHistory::Counts& counts) const;
+
   const std::int64_t interval_;  // steps; 0: off
   const std::int64_t last_step_, micro_batches_;
+  const cost::RoutedModel model_;
   checkpoint::LoadHistory history_;
 };
 

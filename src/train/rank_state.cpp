@@ -74,13 +74,12 @@ bool is_of_step_before(const ir::Program& program, ir::TensorId made) {
 std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", double(bytes) * 1e-6); }
 std::string millions(std::int64_t count) { return fmt::format("{:.2f} M", double(count) * 1e-6); }
 
-std::string describe(const RankResources& resources) {
+std::string describe(const config::Config& config, const RankResources& resources) {
   if (resources.accelerator)
     return resources.accelerator->device().name() + " (" + resources.accelerator->device().architecture() + ")";
   if (!resources.emulated) return fmt::format("cpu, {} thread{}", resources.threads, resources.threads == 1 ? "" : "s");
-  const runtime::EmulatedDevice::Options& emulated = resources.emulated->options();
   return fmt::format("emulated {}: bytes / {}, times x {}, {} routing;", resources.emulated->hardware_names(),
-                     emulated.scale, emulated.dilation, emulated.routing);
+                     config.emulated.scale, config.emulated.dilation, config.emulated.routing);
 }
 
 }  // namespace
@@ -250,7 +249,7 @@ std::string banner(const config::Config& config, int ranks, const RankResources&
                       shares == 1 ? "" : "s", train.micro_batch_size, train.seq_len, train.gradient_accumulation_steps,
                       copies > 1 ? fmt::format(", each token on {} ranks", copies) : "");
   if (ranks > 1) text += fmt::format("mesh       {}\n", ir::describe(mesh));
-  text += fmt::format("device     {} a rank, {}\n", describe(resources),
+  text += fmt::format("device     {} a rank, {}\n", describe(config, resources),
                       train.dtype != DType::bf16 ? "fp32"
                       : train.master_weights     ? "bf16 with fp32 masters"
                                                  : "bf16, rounded stochastically");

@@ -50,7 +50,8 @@ class TrainerImpl final : public Trainer {
         world_(world),
         options_(options),
         resources_{run::threads_of(config, options.local_ranks), options.local_ranks, options.accelerator},
-        replanning_(config, world.size(), !options.plan_file.empty(), options.load),
+        replanning_(config, {world.size(), cost::hosts_of(world.size(), options.local_ranks)},
+                    !options.plan_file.empty(), options.load),
         skipped_steps_(options.skipped_steps) {}
 
   Status set_up() {
@@ -80,7 +81,7 @@ class TrainerImpl final : public Trainer {
                              .profile_folder = options_.profile_folder,
                              .accelerator = accelerator},
                  .costs = emulated_ ? &emulated_->slowest_costs() : options_.costs,
-                 .load = replanning_.planned(),
+                 .loads = replanning_.planned(),
                  .plan_file = options_.plan_file,
                  .crowded = crowded};
     LANCET_TRY(agree_on_memory());
@@ -105,8 +106,7 @@ class TrainerImpl final : public Trainer {
   Result<run::StepRecord> step(std::int64_t step, Border border) override {
     LANCET_ASSIGN(run::StepRecord record, run_step(step, border));
     if (record.skipped || tally_.layers().empty()) return record;
-    const cost::RankLoad load = tally_.rank_load(expert_ranks(), even_share());
-    LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, load, plans_, world_));
+    LANCET_ASSIGN(const auto departure, replanning_.after_step(record.step, tally_, plans_, world_));
     if (departure && record.step == config_.log.trace) {  // other plans forget the spans of this one
       LANCET_ASSIGN(trace_, trace());
     }
@@ -364,8 +364,6 @@ class TrainerImpl final : public Trainer {
     return std::move((*orders)[std::size_t(world_.rank())]);
   }
 
-  // Collective: makes plans for the measured load, runs them from the next step on if their predicted step is shorter,
-  // and records both predictions.
   // The least of all ranks, and of the run before. The memory of an emulated device is declared.
   Status agree_on_memory() {
     if (emulated_) return {};
@@ -378,22 +376,26 @@ class TrainerImpl final : public Trainer {
     return {};
   }
 
+  // Collective: makes plans for the recorded loads, runs them from the next step on if their predicted step is shorter,
+  // and records both predictions.
   Status replan(const Replanning::Departure& departure, run::StepRecord& record) {
     const auto start = std::chrono::steady_clock::now();
     planning_.costs = plans_.costs;
-    planning_.load = departure.load;
+    planning_.loads = departure.loads;
     LANCET_ASSIGN(run::StepPlans plans, run::make_step_plans(*model_, world_, planning_, false));
-    LANCET_ASSIGN(const double ms, run::predicted_ms(plans, config_.train.gradient_accumulation_steps, departure.load));
+    LANCET_ASSIGN(const double ms,
+                  run::predicted_ms(plans, config_.train.gradient_accumulation_steps, departure.loads));
     const bool faster = ms < departure.predicted_ms;
     if (faster) LANCET_TRY(take(std::move(plans)));
-    replanning_.set_planned(departure.load, faster);
+    replanning_.set_planned(faster);
     record.replan = {departure.predicted_ms, ms, seconds_since(start) * 1e3};
+    const cost::RoundLoad load = departure.loads->mean().first;
     if (world_.rank() == 0)
       log::info(
           "plan       {} after step {}: the fullest rank has {:.2f} of the mean load, {:.1f}% of the tokens are "
           "dropped; predicted step {:.1f} ms, {:.1f} ms with a new plan; planned in {:.1f} s",
-          faster ? "replaced" : "kept", record.step, departure.load.fullest,
-          100 * (1 - departure.load.kept * even_share()), departure.predicted_ms, ms, record.replan->planning_ms / 1e3);
+          faster ? "replaced" : "kept", record.step, load.fullest, 100 * (1 - load.kept * even_share()),
+          departure.predicted_ms, ms, record.replan->planning_ms / 1e3);
     return {};
   }
 

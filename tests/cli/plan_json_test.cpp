@@ -119,6 +119,35 @@ TEST_CASE("padding costs the empty share of the capacity, and the fullest expert
   CHECK(test::lancet("plan " + files.config + " --padded").code == 2);
 }
 
+TEST_CASE("plan --json --load: all ranks wait for the slowest one of the recorded layers, further rounds included") {
+  const Files files({.network = 0.02});
+  const std::string options = "--alone --set overlap.policy=sequential --set model.capacity_factor=null --load ";
+  const auto recorded = [&](const std::string& counts) {
+    return files.plan(options + files.folder.write("metrics.jsonl", "{\"layer_expert_tokens\": [" + counts + "]}\n"));
+  };
+  const auto ms = [](const json& plan, const char* what) { return row_of(plan, "sequential")[what].get<double>(); };
+  const json even = files.plan(options + "even"), balanced = recorded("[4, 4, 4, 4]");
+  CHECK(ms(balanced, "step_ms") == Approx(ms(even, "step_ms")));
+  CHECK(even["balanced_ms"].is_null());
+  CHECK(balanced["balanced_ms"].get<double>() == Approx(ms(even, "step_ms")).epsilon(2e-3));
+  // A rank with 1.5 and with 3 times the mean; the buffers have slots for 2, so the latter takes a second round.
+  const json once = recorded("[6, 4, 4, 2]"), twice = recorded("[12, 2, 1, 1]");
+  CHECK(once["fullest"] == Approx(1.5));
+  CHECK(once["kept"] == Approx(1));
+  CHECK(twice["fullest"] == Approx(2));
+  CHECK(twice["kept"] == Approx(0.75));
+  CHECK(twice["costs"].get<std::string>().ends_with("25.00% of the tokens take 1.00 further rounds a layer"));
+  CHECK(ms(once, "all_to_all_ms") > 1.2 * ms(even, "all_to_all_ms"));
+  CHECK(ms(twice, "all_to_all_ms") > 1.2 * ms(once, "all_to_all_ms"));
+  CHECK(ms(once, "step_ms") > ms(even, "step_ms"));
+  CHECK(twice["balanced_ms"].get<double>() == Approx(ms(even, "step_ms")).epsilon(2e-3));
+  CHECK(ms(files.plan(options + "zipf:1"), "step_ms") > ms(even, "step_ms"));
+  for (const char* wrong : {"zipf:x", "none.jsonl", "even --imbalance 2"}) {
+    INFO(wrong);
+    CHECK(files.run(options + wrong).code == 2);
+  }
+}
+
 TEST_CASE("plan --json of a step that does not fit the device says so and does not refuse it") {
   const Files files({.memory_gib = 1e-5});
   const json plan = files.plan("--alone --set overlap.policy=sequential");

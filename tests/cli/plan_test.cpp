@@ -113,7 +113,8 @@ TEST_CASE("plan refuses an emulated cluster that it does not know") {
              "--set emulated.routing=zipf:x");
   CHECK(outcome.code == 2);
   CHECK(outcome.output ==
-        "error: emulated.routing: expected even, zipf:S with S from 0 to 10, or trace:FILE, found zipf:x\n");
+        "error: emulated.routing: expected even, zipf:S with S from 0 to 10, zipf:S:N with N steps from 1 to "
+        "1000000, or a file of records (metrics.jsonl), found zipf:x\n");
 }
 
 TEST_CASE("the costs of several hosts are measured on them, as plan says") {

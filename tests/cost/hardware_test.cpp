@@ -148,9 +148,9 @@ input @filled : i32[8,2]
 input @slots : f32[8,100,2500]
 parameter @w : f32[1,300,2500]
 parameter @b : f32[1,300]
-%0 : i32[1,9] = all_to_all_counts(@filled) {ranks=8}  # expert forward counts
-%1 : f32[1,800,2500] = all_to_all(@slots, @filled, %0) {tokens=400}  # expert forward there
-%2 : f32[1,800,300] = expert_linear(%1, @w, @b, %0) {tokens=400}  # compute forward experts
+%0 : i32[1,9] = all_to_all_counts(@filled) {ranks=8}  # expert forward h.0.counts
+%1 : f32[1,800,2500] = all_to_all(@slots, @filled, %0) {tokens=400}  # expert forward h.0.there
+%2 : f32[1,800,300] = expert_linear(%1, @w, @b, %0) {tokens=400}  # compute forward h.0.experts
 %3 : f32[8,100,2500] = dispatch(@slots, @expert, @slot, @filled) {slots=100}  # compute forward dispatch
 )");
   const auto all_to_all = [&](std::size_t i, const Routing& routing) {
@@ -187,17 +187,35 @@ parameter @b : f32[1,300]
   CHECK(work(2, {.capacity = 2, .padded = true}) == Approx(0.010 + 2 * products / 1e9));
   CHECK(work(3, {.imbalance = 2, .capacity = 2}) == work(3, {}));
 
-  // The same in two numbers, and the first costs stay what they are.
+  // Under other loads the first costs stay what they are.
   const HardwareCosts even(machine(), {2, 2});
-  const auto uneven = even.under({.fullest = 1.5, .kept = 0.75});
+  const auto uneven = even.under(test::loads_of_fullest(2, 1.5));  // 1.5 and 0.75 of the mean
   CHECK(uneven->all_to_all(program, program.instructions[1]).ms == Approx(0.100 + 1.5 * 3.5 / 2));
   CHECK(uneven->op_ms(program, program.instructions[2]).value() == Approx(0.010 + 1.5 * products / 1e9));
   CHECK(even.op_ms(program, program.instructions[2]).value() == Approx(0.010 + products / 1e9));
   CHECK(uneven->identity() != even.identity());
 
+  // Of two ranks with 1.5 and 0.5 times the mean, the one that is done with the experts first sends while the other
+  // computes: a third of the message, or less where the others' time is short. Even ranks send at once.
+  const auto back = *ir::parse(R"(program p
+input @filled : i32[2,2]
+input @rows : i32[1,3]
+input @slots : f32[1,200,2500]
+parameter @w : f32[1,300,2500]
+parameter @b : f32[1,300]
+%0 : f32[1,200,300] = expert_linear(@slots, @w, @b, @rows) {tokens=100}  # compute forward h.0.moe.experts
+%1 : f32[2,100,300] = all_to_all_back(%0, @filled, @rows) {tokens=100}  # expert forward h.0.moe.back
+%2 : f32[2,100,300] = all_to_all_back(%0, @filled, @rows) {tokens=100}  # expert forward h.0.moe.back
+)");
+  const auto early = *op_costs(*even.under(test::loads_of_fullest(1.5)), back);
+  CHECK(early[1].early_ms == Approx(std::min(early[0].ms * 2 / 3, early[1].ms / 3)));
+  CHECK(early[1].early_ms > 0);
+  CHECK(early[2].early_ms == 0);
+  CHECK((*op_costs(even, back))[1].early_ms == 0);
+
   // Measured costs know only evenly spread tokens.
   const test::DeclaredCosts measured;
-  const auto loaded = measured.under({.fullest = 1.5, .kept = 0.75});
+  const auto loaded = measured.under(test::loads_of_fullest(2, 1.5));
   const ir::Instruction &counts = program.instructions[0], &there = program.instructions[1],
                         &experts = program.instructions[2], &dispatch = program.instructions[3];
   CHECK(loaded->all_to_all(program, counts).ms == measured.all_to_all(program, counts).ms);

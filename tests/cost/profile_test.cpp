@@ -143,7 +143,7 @@ TEST_CASE("a profile knows which ranks share a host in each group, and prices me
   CHECK_FALSE(profile.unknown_messages(tile(1, true)));
   CHECK(profile.unknown_messages(ring_step(4, 2)) == "messages 'neighbour 2' over all ranks");
   // Under a load only rows of experts are more.
-  const auto loaded = profile.under({.fullest = 1.5});
+  const auto loaded = profile.under(test::loads_of_fullest(1.5));
   CHECK(loaded->ranks_on_host({}) == 2);
   CHECK(loaded->message_ms(1536, tile(1, true)) == Approx(0.015));
   CHECK(loaded->unknown_messages(ring_step(4, 2)) == "messages 'neighbour 2' over all ranks");

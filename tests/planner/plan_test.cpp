@@ -369,7 +369,8 @@ TEST_CASE("a plan alone is predicted to take what its policy predicts, and under
   for (const std::string_view policy : planner::compared_policies()) {
     r.overlap.policy = policy;
     const ir::Plan plan = planned(model(2), r);
-    const auto alone = schedule::simulate(plan, costs), loaded = schedule::simulate(plan, *costs.under({2, 1}));
+    const auto alone = schedule::simulate(plan, costs),
+               loaded = schedule::simulate(plan, *costs.under(test::loads_of_fullest(2)));
     REQUIRE(alone.ok());
     REQUIRE(loaded.ok());
     INFO(policy);

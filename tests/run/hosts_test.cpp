@@ -97,7 +97,7 @@ TEST_CASE("hosts: comet sends the tile of the own host first, at the measured ti
   const run::PlannedStep step = planned_on(config, profile);
   REQUIRE(step.report.chosen == "comet");
   const std::vector<cost::OpCost> op_costs = costs_of(step.profile, step.plan);
-  const auto loaded = step.profile.under({.fullest = 1.5});
+  const auto loaded = step.profile.under(test::loads_of_fullest(1.5));
   const std::vector<cost::OpCost> under_load = costs_of(*loaded, step.plan);
   int own = 0, near = 0, far = 0;
   std::int64_t before = 0;  // the part of the all-to-all before

@@ -6,17 +6,21 @@
 #include <string>
 #include <vector>
 
+#include "good.h"
 #include "temporary_folder.h"
 
 namespace lancet::runtime {
 namespace {
 
-const RoutedModel model{.layers = 2, .experts = 4, .ranks = 2, .seed = 5};
+using cost::RoutedModel;
 
+const RoutedModel model{.blocks = {1, 3}, .experts = 4, .ranks = 2, .slots = 4, .seed = 5};
+
+std::shared_ptr<const cost::Loads> loads_of(const std::string& text, const RoutedModel& of = model) {
+  return std::make_shared<const cost::Loads>(*test::good(cost::Loads::read("emulated.routing", text, of)));
+}
 DrawnRouting routing_of(const std::string& text, const RoutedModel& of = model) {
-  auto routing = DrawnRouting::read(text, of);
-  if (!routing.ok()) FAIL(routing.error().message);
-  return *std::move(routing);
+  return DrawnRouting(loads_of(text, of));
 }
 
 // The experts with the highest scores of `tokens` tokens from `first` on.
@@ -40,17 +44,6 @@ std::vector<int> counts(const std::vector<int>& experts) {
 TEST_CASE("even routing gives each expert the same number of tokens") {
   const DrawnRouting routing = routing_of("even");
   CHECK(chosen(routing, 1, 3, 1, 2, 6) == std::vector<int>{2, 3, 0, 1, 2, 3});
-  CHECK(routing.expected(1).fullest == 1);
-  CHECK(routing.expected(1).kept == 1);
-}
-
-TEST_CASE("the loads of ranks asked for alone are those of their experts") {
-  const DrawnRouting routing = routing_of("zipf:1");
-  const int first[] = {0}, second[] = {1};
-  const double of_first = routing.expected(4, first).fullest, of_second = routing.expected(4, second).fullest;
-  CHECK(of_first != Approx(of_second));
-  CHECK(of_first + of_second == Approx(2));
-  CHECK(routing.expected(4).fullest >= std::max(of_first, of_second));  // the fullest of each layer
 }
 
 TEST_CASE("a part draws what the whole micro batch draws, and a seed what it drew before") {
@@ -99,7 +92,7 @@ std::vector<double> shares_drawn(const DrawnRouting& routing, std::size_t tokens
 TEST_CASE("with several choices a trace's counts are drawn, and the expected loads are those that are drawn") {
   const test::TemporaryFolder folder;
   RoutedModel several = model;
-  several.layers = 1;
+  several.blocks = {0};
   several.choices = 2;
   const std::string file = folder.write("metrics.jsonl", R"({"step": 1, "layer_expert_tokens": [[6, 5, 3, 2]]})");
   const std::vector<double> drawn = shares_drawn(routing_of("trace:" + file, several), 40000);
@@ -111,16 +104,18 @@ TEST_CASE("with several choices a trace's counts are drawn, and the expected loa
   CHECK(beside[1] == Approx(1));
   for (const std::size_t e : {0, 2, 3}) CHECK(beside[e] == Approx(1. / 3).margin(0.025));
 
-  const DrawnRouting zipf = routing_of("zipf:1", several);
-  const std::vector<double> popular = shares_drawn(zipf, 40000);  // an even share is 0.5
-  CHECK(zipf.expected(4).fullest == Approx(std::max(popular[0] + popular[1], popular[2] + popular[3])).epsilon(0.02));
+  const std::vector<double> popular = shares_drawn(routing_of("zipf:1", several), 40000);  // an even share is 0.5
+  CHECK(loads_of("zipf:1", several)->mean().first.fullest ==
+        Approx(std::max(popular[0] + popular[1], popular[2] + popular[3])).epsilon(0.02));
   double kept = 0;
   for (const double share : popular) kept += std::min(share, 0.5) / 2;
-  CHECK(zipf.expected(1).kept == Approx(kept).epsilon(0.02));
+  several.slots = 1;
+  CHECK(loads_of("zipf:1", several)->mean().first.kept == Approx(kept).epsilon(0.02));
 }
 
 TEST_CASE("the popularity of experts follows Zipf's law, in another order in each layer") {
-  const DrawnRouting routing = routing_of("zipf:1", {.layers = 8, .experts = 4, .ranks = 2, .seed = 1});
+  const DrawnRouting routing =
+      routing_of("zipf:1", {.blocks = {0, 1, 2, 3, 4, 5, 6, 7}, .experts = 4, .ranks = 2, .seed = 1});
   constexpr int tokens = 1 << 14;
   std::vector<std::vector<int>> orders;
   for (int layer = 0; layer < 8; ++layer) {
@@ -145,49 +140,10 @@ TEST_CASE("a trace repeats the recorded shares of each layer and step") {
   CHECK(counts(chosen(routing, 1, 0, 0, 0, 50)) == std::vector<int>{0, 50, 0, 0});
   CHECK(counts(chosen(routing, 0, 1, 0, 0, 50)) == std::vector<int>{0, 0, 0, 50});
   CHECK(counts(chosen(routing, 1, 2, 0, 0, 50)) == std::vector<int>{0, 50, 0, 0});  // from the start again
-  // Loads relative to the mean: 2 1 | 0.5 0.5, then 0 4 | 0 0, 0 0 | 0 4, 1 1 | 1 1. Ranks: 1.5, 2, 2, 1.
-  CHECK(routing.expected(10).fullest == Approx((1.5 + 2 + 2 + 1) / 4));
-  CHECK(routing.expected(10).kept == Approx(1));
-  // At most 1.25: 1.25 1 | 0.5 0.5, 0 1.25 | 0 0, 0 0 | 0 1.25, 1 1 | 1 1.
-  CHECK(routing.expected(1.25).fullest == Approx((1.125 + 0.625 + 0.625 + 1) / 4));
-  CHECK(routing.expected(1.25).kept == Approx((3.25 + 1.25 + 1.25 + 4) / 16));
-  // At most 0.5, which even routing has everywhere: 0.5 0.5 | 0.5 0.5, 0 0.5 | 0 0, 0 0 | 0 0.5, 0.5 0.5 | 0.5 0.5.
-  CHECK(routing.expected(0.5).fullest == Approx((1 + 0.5 + 0.5 + 1) / 4));
-  CHECK(routing.expected(0.5).kept == Approx((1 + 0.25 + 0.25 + 1) / 4));
-
-  const DrawnRouting of_two = routing_of("trace:" + file, {.layers = 2, .experts = 4, .ranks = 2, .micro_batches = 2});
+  const DrawnRouting of_two =
+      routing_of("trace:" + file, {.blocks = {0, 1}, .experts = 4, .ranks = 2, .micro_batches = 2});
   CHECK(counts(chosen(of_two, 1, 1, 0, 0, 50)) == std::vector<int>{0, 50, 0, 0});  // the first step's second batch
   CHECK(counts(chosen(of_two, 0, 2, 0, 0, 50)) == std::vector<int>{0, 0, 0, 50});
-}
-
-TEST_CASE("routing that cannot be drawn is refused in one line") {
-  const test::TemporaryFolder folder;
-  const auto error_of = [](const std::string& text) {
-    const auto routing = DrawnRouting::read(text, model);
-    REQUIRE_FALSE(routing.ok());
-    CHECK(routing.error().code == ExitCode::config);
-    return routing.error().message;
-  };
-  for (const char* text : {"", "zipf", "zipf:", "zipf:-1", "zipf:11", "zipf:1x", "zipf:nan", "odd"})
-    CHECK(error_of(text) ==
-          std::string("emulated.routing: expected even, zipf:S with S from 0 to 10, or trace:FILE, found ") + text);
-  const auto refused = [&](const std::string& records, const std::string& expected) {
-    const std::string file = folder.write("trace", records);
-    CHECK(error_of("trace:" + file) == "emulated.routing: " + file + ": " + expected);
-  };
-  refused("{\"step\": 1}\n",
-          "expected records with layer_expert_tokens, found none (log.interval=1 writes them each step)");
-  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4]]})",
-          "line 1: expected counts of 2 MoE layers with 4 experts, found 1 with 4");
-  refused(R"({"layer_expert_tokens": [[1, 2], [1, 2]]})",
-          "line 1: expected counts of 2 MoE layers with 4 experts, found 2 with 2");
-  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [0, 0, 0, 0]]})",
-          "line 1: expected 4 counts of tokens a layer, found others");
-  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [1, 2, -3, 4]]})",
-          "line 1: expected 4 counts of tokens a layer, found others");
-  CHECK(error_of("trace:" + (folder / "none")) ==
-        "emulated.routing: " + (folder / "none") +
-            ": expected the records of a run (metrics.jsonl), found no file that can be read");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Plans whose instructions go over groups of ranks: on the CPU, on a device, and on an emulated device, which sends
 // messages of the right number and size, and no values.
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <thread>
 
 #include "declared_hardware.h"
@@ -72,9 +73,8 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
     LANCET_ASSIGN(const auto data, counted({rank % 2, rank % 2 + 2}));
     LANCET_ASSIGN(const auto expert, counted({rank / 2 * 2, rank / 2 * 2 + 1}));
     LANCET_ASSIGN(const auto all, counted({0, 1, 2, 3}));
-    LANCET_ASSIGN(const auto device,
-                  runtime::EmulatedDevice::create(
-                      {.hosts = {*hardware}, .layout = {4, 1, ir::Mesh{{1, 2, 2, 1}}}, .rank = rank, .scale = 4}));
+    const auto device = std::make_unique<runtime::EmulatedDevice>(runtime::EmulatedDevice::Options{
+        .hosts = {*hardware}, .layout = {4, 1, ir::Mesh{{1, 2, 2, 1}}}, .rank = rank, .scale = 4});
     LANCET_ASSIGN(const ir::Plan plan, ir::parse_plan(collectives));
     LANCET_TRY(ops::verify(plan.program));
     LANCET_TRY(device->calibrate(world, {&plan.program}));
@@ -99,6 +99,42 @@ TEST_CASE("an emulated device sends the messages of groups, scaled, and touches 
   }));
 }
 
+TEST_CASE("an emulated device runs the rounds of a repeat, and of its body computes windows alone") {
+  const auto hardware = test::good(cost::parse_hardware(declared_hardware(), "test"));
+  const auto plan = ir::parse_plan(R"(plan {policy=test}
+arena 2048
+input @slot : i32[4,1]
+input @filled : i32[2,2]
+input @count : i32[1]
+input @x : f32[4,8]
+[0] %0 : f32[4,8] = gelu(@x)  # compute forward a | at 0
+[1] %1 : i32[1], %2 : i32[128], %3 : f32[4,8] in %0 = repeat(@count, @slot, @filled, @x, %0))"
+                                   R"(  # expert forward a | wait 0 | at 512 1024 -
+body %4 : i32[4,1] in %2 + 0, %5 : i32[2,2] in %2 + 64 = window(@slot, @filled, %1) {slots=2}  # compute forward a
+body %6 : f32[4,8] in %2 + 128 = gelu(@x)  # compute forward a
+body %7 : f32[4,8] in %2 + 256 = gelu(%6)  # compute forward a
+body %3 = add_to(%0, %7)  # compute forward a
+output y = %3
+)");
+  if (!plan.ok()) FAIL(plan.error().message);
+  runtime::EmulatedDevice device({.hosts = {*hardware}, .layout = {1, 1, ir::Mesh{{1, 1, 1, 1}}}});
+  std::vector<std::byte> arena(std::size_t(plan->arena_bytes), std::byte{0x5a});
+  runtime::TensorStore store;
+  store.add(plan->program);
+  const auto executor =
+      runtime::Executor::create(*plan, store, {.arena = {arena.data(), arena.size()}, .emulated = &device});
+  if (!executor.ok()) FAIL(executor.error().message);
+  for (const int rounds : {1, 3}) {
+    *(*executor)->input("count").as<std::int32_t>() = rounds;
+    test::good((*executor)->run());
+    std::int32_t round = 0;
+    std::memcpy(&round, &arena[512], sizeof round);
+    if (rounds > 1) CHECK(round == rounds - 1);
+    const auto untouched = std::size_t(std::ranges::count(arena, std::byte{0x5a}));
+    CHECK(untouched == arena.size() - (rounds > 1 ? 4 + 16 + 16 : 0));  // the round, and slots and counts of a window
+  }
+}
+
 TEST_CASE("an emulated device knows the latency of messages between stages, and of sums over some of them") {
   const auto hardware = test::good(cost::parse_hardware(declared_hardware({.latency_us = 50'000}), "test"));
   const auto of_stages = ir::parse(R"(program test
@@ -112,9 +148,8 @@ output y = %2
   if (!of_stages.ok()) FAIL(of_stages.error().message);
   // A message to the next host takes 50 ms; a sum over two hosts two hops of 10 ms, over three hosts four.
   test::good(comm::run_inproc(3, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto device,
-                  runtime::EmulatedDevice::create(
-                      {.hosts = {*hardware}, .layout = {3, 3, ir::Mesh{{3, 1, 1, 1}}}, .rank = world.rank()}));
+    const auto device = std::make_unique<runtime::EmulatedDevice>(runtime::EmulatedDevice::Options{
+        .hosts = {*hardware}, .layout = {3, 3, ir::Mesh{{3, 1, 1, 1}}}, .rank = world.rank()});
     LANCET_TRY(device->calibrate(world, {&*of_stages}));
     const auto& list = of_stages->instructions;
     const auto check = [](const char* what, double found_ns, double declared_ms) -> Status {
@@ -148,9 +183,8 @@ output y = %1
   // other hosts; f: one message.
   const std::vector<double> declared{90, 50, 140, 75, 50, 50};
   test::good(comm::run_inproc(8, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto device,
-                  runtime::EmulatedDevice::create(
-                      {.hosts = {*hardware}, .layout = {8, 4, ir::Mesh{{1, 2, 2, 2}}}, .rank = world.rank()}));
+    const auto device = std::make_unique<runtime::EmulatedDevice>(runtime::EmulatedDevice::Options{
+        .hosts = {*hardware}, .layout = {8, 4, ir::Mesh{{1, 2, 2, 2}}}, .rank = world.rank()});
     LANCET_TRY(device->calibrate(world, {&*program}));
     for (std::size_t i = 0; i < declared.size(); ++i) {
       // At least half of the declared latency of a message is left to sleep.
@@ -274,6 +308,7 @@ TEST_CASE("a message takes its share of the device, for no longer than it takes 
   const auto computed_ms = [&](double alone_ns) {
     runtime::Pace pace(plan, 0, 1);
     pace.begin_step();
+    pace.begin(0);
     pace.begin_message(0, alone_ns, 0.5);
     const Stopwatch watch;
     pace.compute(1, 50 * ms);
@@ -284,16 +319,34 @@ TEST_CASE("a message takes its share of the device, for no longer than it takes 
   CHECK(computed_ms(10 * ms) < 90);
 }
 
+TEST_CASE("what computes between the messages of a repeat takes its time from the compute stream") {
+  const ir::Plan plan = plan_of({Stream::expert, Stream::compute});
+  runtime::Pace pace(plan, 0, 1);
+  pace.begin_step();
+  const Stopwatch watch;
+  pace.begin(0);
+  pace.compute_beside(0, 20 * ms);
+  pace.begin_message(0, 10 * ms, 0);
+  pace.end_message(0, 10 * ms);
+  pace.compute_beside(0, 20 * ms);
+  CHECK(watch.passed_ms() >= 50);
+  pace.compute(1, 50 * ms);  // beside 40 ms, of each of which nine tenths are taken
+  CHECK(watch.passed_ms() >= 85);
+  CHECK(watch.passed_ms() < 130);
+}
+
 TEST_CASE("late is what this machine adds to messages: to their start and to their latency") {
   const ir::Plan plan = plan_of({Stream::expert, Stream::expert});
   runtime::Pace pace(plan, 0, 1);
   pace.begin_step();
   std::this_thread::sleep_for(20ms);
-  pace.begin_message(0, ms, 0);  // its ideal start was 0
+  pace.begin(0);  // its ideal start was 0
+  pace.begin_message(0, ms, 0);
   CHECK(pace.late_ns() >= 20 * ms);
   pace.end_message(0, -30 * ms);  // messages take 30 ms longer than they should
   CHECK(pace.late_ns() >= 50 * ms);
-  pace.begin_message(1, ms, 0);  // right after the one before
+  pace.begin(1);  // right after the one before
+  pace.begin_message(1, ms, 0);
   pace.end_message(1, 10 * ms);
   CHECK(pace.late_ns() < 100 * ms);
   pace.begin_step();

@@ -162,6 +162,9 @@ TEST_CASE("messages that pass the network in order: an all-to-all waits for a ro
   check_when(when("cree", {{1}, {5}, {2}, {1}}), {{0, 1}, {0, 8}, {1, 4.5}, {4.5, 7}});  // each all-to-all waits
   check_when(when("cre", {{1}, {2}, {2}}), {{0, 1}, {0, 2}, {1, 4}});  // no longer than the all-reduce lasts
   check_when(when("er", {{2}, {5}}), {{0, 2}, {0, 7}});                // an all-reduce that starts with it waits
+  // Early ranks' messages pass before: of the round there is less to wait for, and the all-reduce stands still longer.
+  check_when(when("cre", {{1}, {5}, {2, 0, 0.3}}), {{0, 1}, {0, 7.3}, {1, 4.2}});
+  check_when(when("cre", {{1}, {5}, {2, 0, 2}}), {{0, 1}, {0, 9}, {1, 3}});
   // While it waits it takes no core time.
   check_when(when("crec", {{1}, {5}, {2, 1}, {4}}), {{0, 1}, {0, 7}, {1, 4.5}, {1, 6}});
 }

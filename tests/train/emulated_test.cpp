@@ -108,6 +108,37 @@ TEST_CASE("ranks that emulate predict their steps, and spread tokens as they are
   CHECK(uneven.records[0].drop_pct != uneven.records[1].drop_pct);  // each step draws anew
 }
 
+TEST_CASE("an emulated device runs the further rounds of dropless layers that its counts ask for, under any policy") {
+  const test::TemporaryFolder folder;
+  config::Config config = emulated_config(folder);
+  config.model.capacity_factor.reset();
+  config.model.dropless_imbalance = 1;
+  const Seen even = run_emulated(config, 2, 1);
+  CHECK(even.records[0].rounds == 1);
+  CHECK(even.records[0].drop_pct == 0);
+
+  // 2.5 times the mean, so three rounds, or four where a rank draws more; each step draws anew.
+  config.emulated.routing =
+      folder.write("trace.jsonl", R"({"layer_expert_tokens": [[160, 96, 0, 0], [64, 64, 96, 32]]})");
+  const Seen uneven = run_emulated(config, 2, 2);
+  for (const run::StepRecord& record : uneven.records) {
+    CHECK((record.rounds == 3 || record.rounds == 4));
+    CHECK(record.drop_pct == 0);
+  }
+  for (const std::vector<double>& layer : uneven.expert_tokens)
+    CHECK(std::accumulate(layer.begin(), layer.end(), 0.0) == 256);
+  CHECK(*uneven.records[1].predicted_ms > 1.3 * *even.records[0].predicted_ms);
+  CHECK(uneven.records[1].step_ms > 0.85 * *uneven.records[1].predicted_ms);  // a sleep can only take too long
+  config.overlap.parts = 2;
+  for (const char* policy : {"tutel", "flowmoe", "lancet_paper", "lancet"}) {
+    INFO(policy);
+    config.overlap.policy = policy;
+    const Seen parts = run_emulated(config, 2, 2);
+    CHECK(parts.expert_tokens == uneven.expert_tokens);
+    CHECK(parts.records[1].rounds == uneven.records[1].rounds);
+  }
+}
+
 TEST_CASE("an emulated device makes the choices of every router, under any policy") {
   const auto route = GENERATE(from_range(test::routes));
   INFO(name(route.router));

@@ -32,15 +32,12 @@ struct ShardFile {
 
 // What a run that plans again (overlap.replan) knows of the load of its ranks, so that it plans alike once resumed.
 struct LoadHistory {
-  struct Load {  // cost::RankLoad
-    double fullest = 1, kept = 1;
-    friend bool operator==(const Load&, const Load&) = default;
-  };
-  std::optional<Load> planned;   // that the plan was made for; none: the one that the costs hold for
-  std::optional<Load> compared;  // for which a plan was last made, whether it was taken or not
-  // Sums over the steps since the last comparison.
-  double fullest_sum = 0, kept_sum = 0;
-  std::int64_t steps = 0;
+  // By step, layer and expert, the tokens that chose it.
+  using Counts = std::vector<std::vector<std::vector<double>>>;
+  Counts planned;          // that the plan was made for; empty: what the costs hold for
+  Counts compared;         // for which a plan was last made, whether it was taken or not
+  Counts recorded;         // of some of the steps since the last comparison
+  std::int64_t steps = 0;  // since then
   friend bool operator==(const LoadHistory&, const LoadHistory&) = default;
 };
 

@@ -225,7 +225,7 @@ struct Emulated {
   std::string hardware;          // declared hardware (cost/hardware.h)
   double scale = 100;            // bytes of messages are divided by it
   double dilation = 12;          // times are multiplied by it
-  std::string routing = "even";  // runtime/drawn_routing.h
+  std::string routing = "even";  // cost/loads.h
   friend bool operator==(const Emulated&, const Emulated&) = default;
 };
 

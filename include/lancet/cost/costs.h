@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lancet/base/result.h"
+#include "lancet/cost/loads.h"
 #include "lancet/ir/mesh.h"
 #include "lancet/ir/program.h"
 
@@ -58,14 +59,9 @@ struct CoreCost {
 struct OpCost {
   double ms = 0;       // on its stream: of the device for computation, of the network for communication
   double core_ms = 0;  // communication only: compute-stream time that moving the bytes takes, spread over `ms`
-};
-
-// How tokens spread over the ranks, averaged over the MoE layers, relative to even routing. Even routing keeps all
-// tokens, or as many as there are slots: costs without a load count these.
-struct RankLoad {
-  double fullest = 1;  // tokens that the experts of the rank with the most keep
-  double kept = 1;     // tokens that find a slot, over all ranks
-  friend bool operator==(const RankLoad&, const RankLoad&) = default;
+  // All-to-alls of uneven loads: the time for which messages of ranks that are done early pass their links before the
+  // slowest rank's. All-reduces, which need the links of all ranks, make no progress meanwhile.
+  double early_ms = 0;
 };
 
 // The ranks of its group that an instruction of the expert stream sends to.
@@ -115,9 +111,13 @@ class Costs {
   virtual Interference interference() const = 0;
   // Memory of a rank's device that its tensors may take, in bytes; nothing if it is not known.
   virtual std::optional<std::int64_t> free_bytes() const { return {}; }
-  // The costs of the same machine under another load; these costs outlive them. By default all ranks wait for the
-  // fullest one, whose experts' ops and all-to-alls take as much longer as it has more tokens than the mean.
-  virtual std::unique_ptr<const Costs> under(const RankLoad& load) const;
+  // The rounds that the body of a repeat is expected to run; its instructions have their times with `repeated` set.
+  virtual double rounds(const ir::Instruction&) const { return 0; }
+  // Of an instruction of experts or an all-to-all: the rows of the rank that has least, over those of the fullest.
+  virtual double least_share(const ir::Instruction&) const { return 1; }
+  // The costs of the same machine under other loads; these costs outlive them. By default all ranks wait for the
+  // fullest one of a layer, whose experts' ops and all-to-alls take as much longer as it has more tokens than the mean.
+  virtual std::unique_ptr<const Costs> under(std::shared_ptr<const Loads> loads) const;
   // The costs of a pipeline stage's ranks; these costs outlive them. By default those of all ranks.
   virtual std::shared_ptr<const Costs> of_stage(int stage) const;
   // The name of these costs in a plan's header: a hash of all numbers. Empty: they have no name.
@@ -135,10 +135,14 @@ OpCost reduce_cost(const Costs& costs, const ir::Program& program, const ir::Ins
 // The share of an all-reduce that the instruction of the reduce stream is: 1/2 or 1.
 double share_of_all_reduce(const ir::Instruction& instruction);
 
-// The cost of every instruction. Views (ops without work: slices, joins) are free. Computation that sends bytes
+// The cost of an instruction. Views (ops without work: slices, joins) are free. Computation that sends bytes
 // (ops::Work::sent) occupies the network as an all-to-all of these bytes does. The all-to-all of one rank is a
-// copy, so it costs compute_ms of its key, or all_to_all_ms(0) if that is unknown. Error (ExitCode::config): the costs
-// lack an op; the message names the first such key and how many there are.
+// copy, so it costs compute_ms of its key, or all_to_all_ms(0) if that is unknown. A repeat runs its body one after the
+// other, as often as rounds() says; what computes there takes its time from the compute stream. What a profile lacks of
+// a body, which does not run under even routing, counts as nothing. The error is what the costs lack: an op's key.
+Result<OpCost> op_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction);
+// The cost of every instruction. Error (ExitCode::config): the costs lack an op; the message names the first such key
+// and how many there are.
 Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& program);
 
 // Which ranks share a host.

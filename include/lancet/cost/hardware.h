@@ -80,18 +80,17 @@ struct Routing {
   double imbalance = 1;  // x, at least 1; 1: even
   double capacity = 1;   // slots of an expert relative to its mean load: the capacity factor
   bool padded = false;   // whole buffers are sent and multiplied, as in the baselines of Lancet's evaluation
-  // In place of the curve, if given: RankLoad::fullest and kept.
-  std::optional<double> known_fullest = {}, known_kept = {};
-  // Of one of several unlike machines, if given: RankLoad::fullest of its own ranks, whose experts' ops it computes.
-  std::optional<double> known_own = {};
-  double fullest() const;  // load of the fullest expert after drops, relative to even routing
-  double own() const { return known_own.value_or(fullest()); }
-  double kept() const;  // tokens that are not dropped, relative to even routing
+  // In place of the curve, if given. host: of several unlike machines, the one whose ranks' experts are computed.
+  std::shared_ptr<const Loads> loads = {};
+  std::optional<std::size_t> host = {};
+  double fullest() const;  // load of the fullest expert after drops, relative to even routing; the mean over layers
+  double kept() const;     // tokens that are not dropped, relative to even routing; likewise
 };
 
 // Properties of an all-to-all that decide its time besides its bytes.
 struct Spread {
   double fullest = 1;                    // bytes that the rank of the fullest experts receives, relative to the mean
+  double fullest_host = 1;               // bytes of the mean rank of the host of the fullest experts, likewise
   double share = 1;                      // share of the other ranks that get a message: less than 1 in a group of peers
   std::optional<bool> within_host = {};  // if given, all bytes stay on the host, or all leave it
 };
@@ -105,7 +104,7 @@ double op_ms(const Hardware& hardware, const ir::Program& program, const ir::Ins
 // Direct: every rank sends to every other, its messages to other nodes one after the other, message_us each; links and
 // NICs work at the same time. In two steps: first within the node, so that each device holds what its peers of the same
 // index on other nodes want, then one message per node; links and NICs work one after the other. The ranks of a node
-// share its NICs. All ranks wait for the rank that receives most; on the NICs this counts only if a node is one rank.
+// share its NICs. All ranks wait for the rank that receives most, and for the host that does.
 double all_to_all_ms(const Hardware& hardware, const Layout& layout, double bytes, const Spread& spread = {});
 // Milliseconds of a permute: each rank sends `bytes` to the rank `shift` ranks on, or half of them there and half as
 // many ranks back. The ranks of a node follow one another, so `shift` of them, or all if they are fewer, send to
@@ -142,7 +141,7 @@ class HardwareCosts final : public Costs {
   std::int64_t ranks_on_host(ir::Axes group) const override;
   std::optional<std::string> unknown_messages(const ir::Instruction& instruction) const override;
   double message_ms(double bytes, const ir::Instruction& instruction) const override;
-  // Takes routing and groups of peers into account, unless communication was measured.
+  // Takes routing and groups of peers into account, unless communication was measured; then the loads alone.
   OpCost all_to_all(const ir::Program& program, const ir::Instruction& instruction) const override;
   // Over the link between the two ranks, beside the messages of the other ranks of the stage.
   OpCost transfer(const ir::Program& program, const ir::Instruction& instruction) const override;
@@ -155,16 +154,17 @@ class HardwareCosts final : public Costs {
   double launch_ms() const override;
   Interference interference() const override;
   std::optional<std::int64_t> free_bytes() const override { return hardware_.free_bytes(); }
-  HardwareCosts of_load(const RankLoad& load) const;  // measured communication stays as it is
-  HardwareCosts at_stage(int stage) const;            // as seen from the ranks of this pipeline stage
+  HardwareCosts of_loads(std::shared_ptr<const Loads> loads) const;
+  HardwareCosts at_stage(int stage) const;  // as seen from the ranks of this pipeline stage
   std::shared_ptr<const Costs> of_stage(int stage) const override;
-  std::unique_ptr<const Costs> under(const RankLoad& load) const override;
+  double rounds(const ir::Instruction& repeat) const override;
+  double least_share(const ir::Instruction& instruction) const override;
+  std::unique_ptr<const Costs> under(std::shared_ptr<const Loads> loads) const override;
   std::string identity() const override;
 
   const Hardware& hardware() const { return hardware_; }
   const Layout& layout() const { return layout_; }
   const Routing& routing() const { return routing_; }
-  RankLoad load() const { return {routing_.fullest(), routing_.kept()}; }
   std::string describe() const;  // "p3dn-v100, declared: 16 ranks on 2 hosts"
 
  private:
@@ -174,8 +174,10 @@ class HardwareCosts final : public Costs {
   CoreCost core(double latency_ms, double ms_per_mb) const;
   Layout layout_of(const ir::Instruction& instruction) const;  // of the ranks that it goes over
   double transfer_ms(double bytes, const ir::Instruction& instruction) const;
-  // As declared. fullest: Spread::fullest.
-  double sent_ms(const ir::Instruction& instruction, double bytes, double fullest) const;
+  // Rows of the instruction's experts and messages.
+  RoundLoad load_of(const ir::Instruction& instruction) const;
+  // As declared. spread: fullest, fullest_host.
+  double sent_ms(const ir::Instruction& instruction, double bytes, Spread spread = {}) const;
   Hardware hardware_;
   Layout layout_;
   std::optional<Profile> measured_;
@@ -209,7 +211,9 @@ class SlowestCosts final : public Costs {
   Interference interference() const override;
   std::optional<std::int64_t> free_bytes() const override;  // the least of all machines
   std::string identity() const override;
-  std::unique_ptr<const Costs> under(const RankLoad& load) const override;
+  double rounds(const ir::Instruction& repeat) const override { return machines_.front().rounds(repeat); }
+  double least_share(const ir::Instruction& at) const override { return machines_.front().least_share(at); }
+  std::unique_ptr<const Costs> under(std::shared_ptr<const Loads> loads) const override;
   std::shared_ptr<const Costs> of_stage(int stage) const override;
 
  private:

@@ -25,8 +25,9 @@ struct PlanTarget {
   // multiplied (cost::Routing).
   double imbalance = 1;
   bool padded = false;
-  bool must_fit = true;                // an emulated or declared device must hold what every plan of the step holds
-  std::string plan_file = {};          // a plan of this step (from_config.h) that is predicted; empty: a plan is made
+  std::string load = {};       // that the step is planned for (cost::Loads::read); empty: even, emulated.routing
+  bool must_fit = true;        // an emulated or declared device must hold what every plan of the step holds
+  std::string plan_file = {};  // a plan of this step (from_config.h) that is predicted; empty: a plan is made
   std::vector<std::string> skip = {};  // passes to leave out
   bool keep_texts = false;             // the report holds the Program after each pass
   bool compare = true;                 // the report has the predictions of every policy
@@ -42,13 +43,14 @@ struct PlannedStep {
   // With several pipeline stages: the plans of all, of which `plan` is the first, and their times together.
   std::vector<ir::Plan> stages = {};
   planner::StageReport stage_times = {};
-  cost::Profile profile;                // the measured costs; empty on a declared machine without a profile
-  std::string costs;                    // their origin in words
-  cost::Routing routing = {};           // of a declared or an emulated machine
-  std::int64_t memory = 0;              // bytes of a rank: parameters, states, inputs and the arena
-  double planning_ms = 0;               // processor time of the thread that planned
-  bool crowded = false;                 // StepOptions::crowded, on this machine
-  std::optional<double> available_gib;  // GiB of memory of a declared device, less the reserved part
+  cost::Profile profile;                   // the measured costs; empty on a declared machine without a profile
+  std::string costs;                       // their origin in words
+  cost::Routing routing = {};              // of a declared or an emulated machine; its loads of any
+  std::int64_t memory = 0;                 // bytes of a rank: parameters, states, inputs and the arena
+  std::optional<double> balanced_ms = {};  // that the plan would take if each expert were chosen as often; of one stage
+  double planning_ms = 0;                  // processor time of the thread that planned
+  bool crowded = false;                    // StepOptions::crowded, on this machine
+  std::optional<double> available_gib;     // GiB of memory of a declared device, less the reserved part
 };
 
 // The plan that a run on target.ranks ranks would make, and predictions; or the given plan and its prediction. Config

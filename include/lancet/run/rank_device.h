@@ -48,10 +48,17 @@ Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const
                                                                            runtime::Accelerator& accelerator,
                                                                            comm::Communicator& host);
 
-// The device that a rank of config.device = emulated opens, without a world. Config errors: of the hardware file, of
-// the routing, more ranks on a host than a node of that hardware has devices.
+// The MoE layers of the config's model on these ranks.
+cost::RoutedModel routed_model(const config::Config& config, const cost::Layout& ranks_on_hosts);
+// Loads of these (cost::Loads::read).
+Result<std::shared_ptr<const cost::Loads>> read_loads(const std::string& what, const std::string& text,
+                                                      const config::Config& config, const cost::Layout& ranks_on_hosts);
+
+// The device that a rank of config.device = emulated opens, without a world. loads: in place of emulated.routing.
+// Config errors: of the hardware file, of the routing, more ranks on a host than a node of that hardware has devices.
 Result<std::unique_ptr<runtime::EmulatedDevice>> make_emulated_device(const config::Config& config,
-                                                                      const cost::Layout& ranks_on_hosts, int rank);
+                                                                      const cost::Layout& ranks_on_hosts, int rank,
+                                                                      std::shared_ptr<const cost::Loads> loads = {});
 
 // Null unless config.device is emulated. Collective. Config errors: those of make_emulated_device, the same on all
 // ranks.

@@ -15,12 +15,12 @@
 namespace lancet::run {
 
 struct RunPlanOptions {
-  ProfileRequest profile = {};              // of the costs that planning needs
-  const cost::Costs* costs = nullptr;       // replace the measured ones
-  std::optional<cost::RankLoad> load = {};  // that the plans are made for; none: the one that the costs hold for
-  std::string plan_file = {};               // the plan that runs; empty: one is made as config.overlap says
-  bool crowded = false;                     // StepOptions::crowded
-  std::int64_t device_bytes = 0;            // StepOptions::device_bytes
+  ProfileRequest profile = {};                    // of the costs that planning needs
+  const cost::Costs* costs = nullptr;             // replace the measured ones
+  std::shared_ptr<const cost::Loads> loads = {};  // that the plans are made for; null: those that the costs hold for
+  std::string plan_file = {};                     // the plan that runs; empty: one is made as config.overlap says
+  bool crowded = false;                           // StepOptions::crowded
+  std::int64_t device_bytes = 0;                  // StepOptions::device_bytes
 };
 
 struct StepPlans {
@@ -30,7 +30,7 @@ struct StepPlans {
   std::size_t stage = 0;  // this rank's
   const ir::Plan& step() const { return steps[stage]; }
   planner::PlanReport report;  // on rank 0
-  // The costs without RunPlanOptions::load; null: none were needed. Those that were measured are in `measured`.
+  // The costs without RunPlanOptions::loads; null: none were needed. Those that were measured are in `measured`.
   const cost::Costs* costs = nullptr;
   std::shared_ptr<const cost::Profile> measured;
 };
@@ -43,7 +43,8 @@ Result<StepPlans> make_step_plans(const planner::StepModel& model, comm::Communi
 
 // The predicted milliseconds of a step of `micro_batches` micro batches by this plan; none without costs.
 std::optional<double> predicted_ms(const ir::Plan& plan, std::int64_t micro_batches);
-// The same by the rank's plan under another load than the plans were made for. plans.costs is set.
-Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches, const cost::RankLoad& load);
+// The same by the rank's plan under other loads than the plans were made for. plans.costs is set.
+Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches,
+                            std::shared_ptr<const cost::Loads> loads);
 
 }  // namespace lancet::run

@@ -34,24 +34,17 @@ class EmulatedDevice {
     cost::Layout layout;
     int rank = 0;
     double scale = 1, dilation = 1;
-    std::string routing = "even";  // drawn_routing.h
-    std::uint64_t seed = 0;
-    std::vector<int> blocks = {};  // of the model, that are MoE layers
-    std::int64_t experts = 0;      // of a layer, over all ranks
-    std::int64_t choices = 1;      // experts of a token
-    double capacity = 1;           // slots of an expert relative to its mean load
-    int micro_batches = 1;         // of a step
+    std::shared_ptr<const cost::Loads> loads = std::make_shared<const cost::Loads>(cost::Loads::even({}));
     // The ranks among which the experts of a layer are split.
     int among() const { return layout.mesh[ir::Axis::expert]; }
   };
-  // Config errors: of the routing's text or its trace.
-  static Result<std::unique_ptr<EmulatedDevice>> create(Options options);
+  explicit EmulatedDevice(Options options);
   ~EmulatedDevice();
 
   const Options& options() const { return options_; }
   const cost::Hardware& hardware() const { return costs_.hardware(); }  // of this rank's host
   const DrawnRouting& routing() const { return *routing_; }
-  // Declared costs of this rank under the expected routing.
+  // Declared costs of this rank under the loads.
   const cost::HardwareCosts& costs() const { return costs_; }
   // Those of the slowest host, for the planner: the ranks have one plan.
   const cost::SlowestCosts& slowest_costs() const { return slowest_costs_; }
@@ -88,7 +81,6 @@ class EmulatedDevice {
     double all_reduce_ns = 0;
     std::map<int, double> sent_ns;  // by the number of other ranks that each rank sends to
   };
-  EmulatedDevice(Options options, DrawnRouting routing);
   Status measure(comm::Communicator& world, comm::Communicator& ranks, const std::string& group,
                  const std::set<int>& numbers);
   // group: a key of ir/groups.h.
