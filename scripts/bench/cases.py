@@ -64,7 +64,7 @@ def width_cases():
     yield Case("Qwen2-MoE's widths", WIDTHS, "dgx-h100", 8, [], "node.link_gb_per_s=200", readme=True)
     for ranks in (8, 32, 64):
         yield Case("Qwen2-MoE's widths", WIDTHS, "dgx-h100", ranks, [], readme=ranks == 32)
-    yield Case("the same, gradients travel in bf16", WIDTHS, "dgx-h100", 32, ["train.reduce_dtype=bf16"])
+    yield Case("Qwen2-MoE's widths, gradients travel in bf16", WIDTHS, "dgx-h100", 32, ["train.reduce_dtype=bf16"])
     yield Case("Qwen3-30B-A3B's widths", WIDTHS, "dgx-h100", 32, QWEN3)
     yield Case("Qwen3-30B-A3B's widths", WIDTHS, "dgx-h100", 64, QWEN3)
     yield Case("Phi-3.5-MoE's widths", WIDTHS, "dgx-h100", 64, [*PHI, "mesh.expert=16"])

@@ -255,14 +255,22 @@ class Schedules {
 };
 
 // Hidden communication adds its core time to the compute stream, exposed communication its own time to the step, so it
-// adds at least the smaller of the two. Two streams that share the network have a common speed of at least one.
+// adds at least the smaller of the two. Where messages would take more than most_of_cores together, as further rounds
+// of a layer do beside all-reduces, the rest is not added. Two streams that share the network have a common speed of at
+// least one.
 LowerBound lower_bound_of(const Candidate& unsplit, const cost::Interference& interference) {
-  double compute = 0, core = 0, all_to_all = 0, all_reduce = 0;
+  double compute = 0, core = 0, all_to_all = 0, all_reduce = 0, most_share = 0;  // of an all-reduce: of the cores
+  for (std::size_t i = 0; i < unsplit.op_costs.size(); ++i)
+    if (const cost::OpCost& cost = unsplit.op_costs[i];
+        unsplit.program.instructions[i].stream == ir::Stream::reduce && cost.ms > 0)
+      most_share = std::max(most_share, cost.core_ms / cost.ms);
   for (std::size_t i = 0; i < unsplit.op_costs.size(); ++i) {
+    const cost::OpCost& cost = unsplit.op_costs[i];
     const ir::Stream stream = unsplit.program.instructions[i].stream;
     double& sum = stream == ir::Stream::compute ? compute : stream == ir::Stream::expert ? all_to_all : all_reduce;
-    sum += unsplit.op_costs[i].ms;
-    core += unsplit.op_costs[i].core_ms;
+    sum += cost.ms;
+    const double others = stream == ir::Stream::expert ? most_share : 0;
+    core += std::min(cost.core_ms, cost.ms * std::max(0.0, schedule::most_of_cores - others));
   }
   const double speed = interference.queue_ms ? 0.5 : std::max(interference.network_beside_network, 0.5);
   const double both = std::min(all_to_all, all_reduce);

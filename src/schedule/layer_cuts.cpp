@@ -92,16 +92,6 @@ Split LayerMixes::with(const std::vector<LayerCuts>& cuts) const {
   return split;
 }
 
-void cut_span(Split& split, const Step& step, const Span& span, const Cut& by, int parts) {
-  const AxisRows& rows = step.rows(by);
-  for (std::size_t i = span.first; i < span.second; ++i) {
-    if (!rows[i]) continue;
-    split.rows[i] = rows[i];
-    split.parts[i] = parts;
-    split.cuts[i] = &by;
-  }
-}
-
 double LayerMixes::most_hidden_ms() const {
   double hidden = 0;
   for (const Layer& layer : layers_)

@@ -44,9 +44,6 @@ class LayerKinds {
 // Where the ranges are in the split step.
 std::vector<Span> positions_of(const Rewritten& rewritten, const std::vector<ExpertRange>& ranges);
 
-// Splits what has a row of the cut.
-void cut_span(Split& split, const Step& step, const Span& span, const Cut& by, int parts);
-
 // The cuts of one MoE layer, in the passes that the batch does not split.
 struct LayerCuts {
   const Cut* cut = nullptr;  // of the experts and their all-to-alls, but for those that `columns` cuts; null: whole

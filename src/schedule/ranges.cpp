@@ -14,7 +14,6 @@
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/ops/catalogue.h"
-#include "layer_cuts.h"
 #include "orders.h"
 
 namespace lancet::schedule {
@@ -215,6 +214,16 @@ Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_bac
     if (it != by_label.end() && split.rows[i]) split.parts[i] = it->second;
   }
   return split;
+}
+
+void cut_span(Split& split, const Step& step, const Span& span, const Cut& by, int parts) {
+  const AxisRows& rows = step.rows(by);
+  for (std::size_t i = span.first; i < span.second; ++i) {
+    if (!rows[i]) continue;
+    split.rows[i] = rows[i];
+    split.parts[i] = parts;
+    split.cuts[i] = &by;
+  }
 }
 
 // The dynamic programme asks for the time P(i, n, k) of many ranges. Each is found by making it: the range alone, as a

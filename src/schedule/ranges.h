@@ -53,6 +53,9 @@ std::vector<Range> ranges_of_reach(const Step& step, const config::Overlap& over
 // with respect to activations.
 Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_backward);
 
+// Splits what has a row of the cut.
+void cut_span(Split& split, const Step& step, const Span& span, const Cut& by, int parts);
+
 // The pipelines of the Lancet paper (section 5): which ranges of the forward pass form one, and in what order their
 // parts run.
 

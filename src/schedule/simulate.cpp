@@ -26,7 +26,6 @@ using ir::InstructionId;
 using ir::Stream;
 
 constexpr double no_event = std::numeric_limits<double>::infinity();
-constexpr double slowest = 0.1;  // least speed of computation, however many bytes move beside it
 constexpr std::size_t compute = 0, expert = 1, reduce = 2;
 
 // The state of a stream: its instructions in order, and the one at its head, which runs or waits.
@@ -275,7 +274,7 @@ class Simulation {
     for (std::size_t s = expert; s < streams.size(); ++s)
       if (streams[s].left > 0)
         share += classes_[c].op_costs[streams[s].at_head().index()].core_ms / streams[s].ms * streams[s].rate;
-    streams[compute].rate = std::max(slowest, 1 - share);
+    streams[compute].rate = std::max(1 - most_of_cores, 1 - share);
   }
 
   double until_event(std::size_t c, const StreamState& stream) const {

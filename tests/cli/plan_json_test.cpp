@@ -119,6 +119,16 @@ TEST_CASE("padding costs the empty share of the capacity, and the fullest expert
   CHECK(test::lancet("plan " + files.config + " --padded").code == 2);
 }
 
+TEST_CASE("plan --json --load: no plan is below the bound where further rounds compute beside all-reduces") {
+  const auto outcome = test::lancet("plan " LANCET_SOURCE_DIR
+                                    "/configs/gpt2-s-moe.json --ranks 8 --on p3dn-v100 --load zipf:0.5 --json "
+                                    "--set model.capacity_factor=null --set overlap.policy=lancet");
+  INFO(outcome.output);
+  REQUIRE(outcome.code == 0);
+  const json plan = test::json_in(outcome.output);
+  for (const json& row : plan["policies"]) CHECK(row["step_ms"].get<double>() > plan["bound_ms"].get<double>());
+}
+
 TEST_CASE("plan --json --load: all ranks wait for the slowest one of the recorded layers, further rounds included") {
   const Files files({.network = 0.02});
   const std::string options = "--alone --set overlap.policy=sequential --set model.capacity_factor=null --load ";

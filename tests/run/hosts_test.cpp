@@ -288,8 +288,8 @@ planner::StageReport times_of(const std::string& hardware, const std::string& bl
 
 TEST_CASE("unlike stages: each takes the times of its own host, under every schedule") {
   const test::TemporaryFolder folder;
-  const std::string slow = folder.write("slow.json", test::declared_hardware({.tflops = 0.02}));
-  const std::string fast = folder.write("fast.json", test::declared_hardware({.tflops = 0.08}));
+  const std::string slow = folder.write("slow.json", test::declared_hardware({.core_share = 0, .tflops = 0.02}));
+  const std::string fast = folder.write("fast.json", test::declared_hardware({.core_share = 0, .tflops = 0.08}));
   for (const char* schedule : {"1f1b", "zero_bubble", "searched"}) {
     INFO(schedule);
     const auto all_slow = times_of(slow, "[3,1]", schedule), all_fast = times_of(fast, "[3,1]", schedule);
@@ -304,8 +304,8 @@ TEST_CASE("unlike stages: each takes the times of its own host, under every sche
 
 TEST_CASE("unlike stages: a message takes the slower link of its ends") {
   const test::TemporaryFolder folder;
-  const std::string narrow = folder.write("narrow.json", test::declared_hardware({.network = 0.05}));
-  const std::string wide = folder.write("wide.json", test::declared_hardware({.network = 1}));
+  const std::string narrow = folder.write("narrow.json", test::declared_hardware({.network = 0.05, .core_share = 0}));
+  const std::string wide = folder.write("wide.json", test::declared_hardware({.network = 1, .core_share = 0}));
   const double all_narrow = times_of(narrow, "[2,2]").makespan, all_wide = times_of(wide, "[2,2]").makespan;
   CHECK(all_narrow > 1.01 * all_wide);
   CHECK(times_of(narrow + ";" + wide, "[2,2]").makespan == Approx(all_narrow));

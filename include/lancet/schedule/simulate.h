@@ -12,6 +12,9 @@
 
 namespace lancet::schedule {
 
+// The share of the cores that messages take at most, however many bytes move beside computation.
+inline constexpr double most_of_cores = 0.9;
+
 // Per instruction, ascending, the earlier instructions that must end before it starts: ir::dependencies, and those that
 // a policy adds.
 using Dependencies = std::vector<std::vector<ir::InstructionId>>;
