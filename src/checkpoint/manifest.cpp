@@ -134,22 +134,21 @@ Result<LoadHistory> read_load(const ordered_json& json, const std::string& where
   Fields fields(json, where + "load: ");
   history.steps = fields.whole("steps");
   const auto read = [&](const char* name) -> Result<LoadHistory::Counts> {
-    const ordered_json& steps = fields.member(name);
     LoadHistory::Counts counts;
-    for (const ordered_json& layers : steps.is_array() ? steps : ordered_json::array({nullptr})) {
+    bool fits = fields.member(name).is_array();
+    for (const ordered_json& layers : fits ? fields.member(name) : ordered_json::array()) {
       auto& of_step = counts.emplace_back();
-      for (const ordered_json& experts : layers.is_array() ? layers : ordered_json::array({nullptr})) {
+      for (const ordered_json& experts : layers) {
         auto& of_layer = of_step.emplace_back();
-        double tokens = 0;
-        for (const ordered_json& count : experts)
-          tokens += of_layer.emplace_back(count.is_number() ? count.get<double>() : -1);
-        if (!(tokens > 0) || std::ranges::min(of_layer) < 0 || of_layer.size() != counts[0][0].size() ||
-            of_step.size() > counts[0].size())
-          return data_error(fmt::format("{}load: {}: expected counts of tokens by step, layer and expert, found others",
-                                        where, name));
+        for (const ordered_json& count : experts) of_layer.push_back(count.is_number() ? count.get<double>() : -1);
+        fits = fits && !of_layer.empty() && of_layer.size() == counts[0][0].size() && std::ranges::min(of_layer) >= 0 &&
+               std::ranges::max(of_layer) > 0;
       }
+      fits = fits && !of_step.empty() && of_step.size() == counts[0].size();
     }
-    return counts;
+    if (fits) return counts;
+    return data_error(
+        fmt::format("{}load: {}: expected counts of tokens by step, layer and expert, found others", where, name));
   };
   LANCET_ASSIGN(history.planned, read("planned"));
   LANCET_ASSIGN(history.compared, read("compared"));

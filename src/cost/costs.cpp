@@ -184,7 +184,9 @@ Result<std::vector<OpCost>> op_costs(const Costs& costs, const ir::Program& prog
       double& computed =
           of_experts[{ir::block_of(instruction.label).value_or(-1), instruction.attributes.integer("part", 0)}];
       const double least = costs.least_share(instruction);
-      if (travels) op_costs.back().early_ms = std::min((1 - least) * computed, least * op_costs.back().ms);
+      // In parts, one follows the other on the links, early or not. Groups of peers get theirs from all ranks.
+      const bool is_whole = !instruction.attributes.has("parts") || reached(instruction) >= 0;
+      if (travels && is_whole) op_costs.back().early_ms = std::min((1 - least) * computed, least * op_costs.back().ms);
       computed = travels ? 0 : computed + op_costs.back().ms;
     }
     if (cost.ok()) continue;
