@@ -16,8 +16,7 @@ constexpr SchedulePass smart_schedule{"smart_schedule", schedule::smart_schedule
 constexpr SchedulePass tile_experts{"tile_experts", schedule::tile_experts};
 constexpr SchedulePass pipeline_both_passes{"pipeline_both_passes", schedule::pipeline_both_passes};
 constexpr SchedulePass collective_matmul{"collective_matmul", schedule::collective_matmul};
-constexpr SchedulePass pair_micro_batches{"pair_micro_batches", schedule::pair_micro_batches};
-constexpr SchedulePass pair_if_shorter{"pair_micro_batches_if_shorter", schedule::pair_micro_batches_if_shorter};
+constexpr SchedulePass order_micro_batches{"order_micro_batches", schedule::order_micro_batches};
 constexpr SchedulePass search_orders{"search_orders", schedule::search_orders};
 constexpr SchedulePass across_steps{"across_steps", schedule::across_steps};
 constexpr SchedulePass search_orders_with_rings{"search_orders_with_rings", schedule::search_orders_with_rings};
@@ -66,7 +65,7 @@ const Policy table[] = {
      {"micro_batches"},
      {},
      {move_dw, chunk_all_reduces},
-     {pair_micro_batches},
+     {order_micro_batches},
      {},
      {.of_micro_batches = true}},
     {"lancet_paper",
@@ -83,7 +82,7 @@ const Policy table[] = {
      {"sequential", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
       "neighbour_microbatches", "lancet_paper"},
      {search_orders, search_orders_with_rings},
-     {pair_if_shorter},
+     {order_micro_batches},
      {across_steps},
      {.mixes_parts = true, .alias = "auto"}},
 };

@@ -155,7 +155,7 @@ class Search {
     const int stages = int(work_.size());
     for (const bool weights_first : {false, true})
       for (const bool backward_first : {false, true})
-        for (int more = 0; more < stages; ++more) {
+        for (int more = 0; more < std::max(4, stages); ++more) {
           std::vector<Settings> settings;
           for (int stage = 0; stage < stages; ++stage)
             settings.push_back({backward_first, weights_first, false, stages - stage + more, first_memory(stage)});
@@ -191,25 +191,41 @@ class Search {
     with([&](Settings& of) { of.memory = first_memory(int(stage)); });
   }
 
-  // Counts on less where a stage needs too much memory, until none does.
+  // Counts on less where a stage needs too much memory, until none does. An order is evaluated if its list schedule is
+  // shorter than the best evaluated one.
   void try_within_memory(std::vector<Settings> settings) {
-    for (bool fits = false; !fits;) {
-      StagesOrder found = listed(settings);
-      if (best_ && found.makespan >= best_->makespan * (1 - 1e-9)) return;
-      fits = true;
+    StagesOrder found;
+    std::vector<std::int64_t> arenas;
+    Order last;
+    for (;;) {
+      ListSchedule list = list_schedule(jobs_, urgencies(settings), classes(settings));
+      if (best_ && list.makespan >= best_->makespan) return;
+      if (list.order != last) {
+        const Listed orders = listed(list);
+        const double makespan = simulated(orders);
+        if (best_ && makespan >= best_->makespan * (1 - 1e-9)) return;
+        found = {{}, makespan};
+        arenas.clear();
+        for (std::size_t stage = 0; stage < work_.size(); ++stage) {
+          found.stages.push_back(
+              {permuted(work_[stage].program, orders.of[stage]), renumbered(orders.needed[stage], orders.of[stage])});
+          arenas.push_back(arena_bytes(found.stages[stage].program, found.stages[stage].needed));
+        }
+        last = std::move(list.order);
+      }
+      bool fits = true;
       for (std::size_t stage = 0; stage < work_.size(); ++stage) {
-        const double most = double(most_bytes_[stage]);
-        const PipelineOrder& order = found.stages[stage];
-        const double arena = double(arena_bytes(order.program, order.needed));
-        if (arena <= most) continue;
+        if (arenas[stage] <= most_bytes_[stage]) continue;
         fits = false;
-        const double memory = double(settings[stage].memory) * std::min(less_memory, most / arena);
+        const double most = double(most_bytes_[stage]);
+        const double memory = double(settings[stage].memory) * std::min(less_memory, most / double(arenas[stage]));
         if (memory < least_memory * most) return;
         settings[stage].memory = std::int64_t(memory);
       }
       if (!fits) continue;
       best_ = std::move(found);
       best_settings_ = settings;
+      return;
     }
   }
 
@@ -247,45 +263,39 @@ class Search {
     return classes;
   }
 
-  StagesOrder listed(std::span<const Settings> settings) const {
-    const ListSchedule list = list_schedule(jobs_, urgencies(settings), classes(settings));
-    std::vector<Order> orders(work_.size());
-    std::vector<std::vector<ir::InstructionId>> follows(work_.size());  // what a receive waits for, by new place
-    std::vector<std::vector<std::pair<double, ir::InstructionId>>> computed(work_.size());  // ends, and new places
+  // By stage: its instructions by their start, and what each needs; a receive, the computation that has ended last.
+  struct Listed {
+    std::vector<Order> of;
+    std::vector<Dependencies> needed;
+  };
+
+  Listed listed(const ListSchedule& list) const {
+    Listed result{std::vector<Order>(work_.size()), {}};
+    for (const RankClass& stage : work_) result.needed.push_back(stage.needed);
+    std::vector<std::vector<std::pair<double, ir::InstructionId>>> computed(work_.size());  // and when it ends
     for (const ir::InstructionId id : list.order) {
       const StageNode& node = graph_.nodes[id.index()];
       for (const auto& [stage, instruction] : node.members) {
-        Order& order = orders[std::size_t(stage)];
-        const ir::Instruction& at = work_[std::size_t(stage)].program.instructions[instruction];
-        auto& ends = computed[std::size_t(stage)];
-        const auto later =
-            std::ranges::upper_bound(ends, list.end[id.index()] - node.ms, {}, [](const auto& of) { return of.first; });
-        follows[std::size_t(stage)].push_back(ops::kind(at) == ops::Kind::receive && later != ends.begin()
-                                                  ? std::prev(later)->second
-                                                  : ir::InstructionId());
-        if (at.stream == ir::Stream::compute) ends.emplace_back(list.end[id.index()], ir::id_of(order.size()));
-        order.push_back(ir::id_of(instruction));
+        const auto of = std::size_t(stage);
+        const ir::Instruction& at = work_[of].program.instructions[instruction];
+        if (ops::kind(at) == ops::Kind::receive) {
+          const auto later = std::ranges::upper_bound(computed[of], list.end[id.index()] - node.ms, {},
+                                                      [](const auto& one) { return one.first; });
+          if (later != computed[of].begin()) result.needed[of][instruction].push_back(std::prev(later)->second);
+        }
+        if (at.stream == ir::Stream::compute) computed[of].emplace_back(list.end[id.index()], ir::id_of(instruction));
+        result.of[of].push_back(ir::id_of(instruction));
       }
     }
-    StagesOrder result;
-    std::vector<std::vector<cost::OpCost>> op_costs;
-    for (std::size_t stage = 0; stage < orders.size(); ++stage) {
-      PipelineOrder& of = result.stages.emplace_back();
-      of.program = permuted(work_[stage].program, orders[stage]);
-      of.needed = ir::dependencies(of.program);
-      Dependencies extra(of.needed.size());
-      for (std::size_t i = 0; i < extra.size(); ++i)
-        if (const ir::InstructionId before = follows[stage][i]; before.valid()) extra[i].push_back(before);
-      join(of.needed, extra);
-      op_costs.push_back(permuted(std::vector<cost::OpCost>(work_[stage].op_costs.begin(), work_[stage].op_costs.end()),
-                                  orders[stage]));
-    }
-    std::vector<RankClass> work;
-    for (std::size_t stage = 0; stage < orders.size(); ++stage)
-      work.push_back({result.stages[stage].program, result.stages[stage].needed, op_costs[stage],
-                      work_[stage].interference, work_[stage].launch_ms});
-    result.makespan = simulate(work, mesh_).makespan;
     return result;
+  }
+
+  double simulated(const Listed& orders) const {
+    std::vector<RankClass> classes;
+    for (std::size_t stage = 0; stage < work_.size(); ++stage)
+      classes.push_back({work_[stage].program, orders.needed[stage], work_[stage].op_costs, work_[stage].interference,
+                         work_[stage].launch_ms, orders.of[stage]});
+    return simulate(classes, mesh_).makespan;
   }
 
   const std::span<const RankClass> work_;

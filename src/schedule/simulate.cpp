@@ -54,18 +54,20 @@ struct ClassState {
   bool touched = false;
 };
 
+InstructionId placed(const RankClass& of, std::size_t place) {
+  return of.order.empty() ? ir::id_of(place) : of.order[place];
+}
+
 class Simulation {
  public:
-  // order: of the instructions of a single class; their own if it is empty.
-  Simulation(std::span<const RankClass> classes, const Meetings& meetings, Network network,
-             std::span<const InstructionId> order = {})
+  Simulation(std::span<const RankClass> classes, const Meetings& meetings, Network network)
       : classes_(classes), meetings_(meetings), network_(network), states_(classes.size()) {
     for (std::size_t c = 0; c < classes.size(); ++c) {
       const std::size_t count = classes[c].program.instructions.size();
       states_[c].when.resize(count);
       states_[c].ended.resize(count);
       for (std::size_t i = 0; i < count; ++i) {
-        const InstructionId next = order.empty() ? ir::id_of(i) : order[i];
+        const InstructionId next = placed(classes[c], i);
         states_[c].streams[stream_of(c, next.index())].queue.push_back(next);
       }
     }
@@ -316,10 +318,9 @@ class Simulation {
 };
 
 // Of a single class.
-std::vector<ir::Interval> simulate_one(const RankClass& of, Network network,
-                                       std::span<const InstructionId> order = {}) {
+std::vector<ir::Interval> simulate_one(const RankClass& of, Network network) {
   const Meetings none;
-  return std::move(Simulation({&of, 1}, none, network, order).run().front());
+  return std::move(Simulation({&of, 1}, none, network).run().front());
 }
 
 void check(const RankClass& of) {
@@ -327,7 +328,9 @@ void check(const RankClass& of) {
   LANCET_CHECK(of.needed.size() == count && of.op_costs.size() == count,
                "expected needs and op_costs of {} instructions, found {} and {}", count, of.needed.size(),
                of.op_costs.size());
-  for (std::size_t i = 0; i < count; ++i)
+  LANCET_CHECK(of.order.empty() || of.order.size() == count, "expected an order of {} instructions, found {}", count,
+               of.order.size());
+  for (std::size_t i = 0; i < count && of.order.empty(); ++i)
     for (InstructionId before : of.needed[i])
       LANCET_CHECK(before.index() < i, "instruction {} needs the later instruction {}", i, before.value);
 }
@@ -391,12 +394,10 @@ Timeline simulate(const ir::Program& program, const Dependencies& dependencies, 
 double makespan_in_order(const ir::Program& program, std::span<const InstructionId> order,
                          const Dependencies& dependencies, std::span<const cost::OpCost> op_costs,
                          const cost::Interference& interference, double launch_ms) {
-  LANCET_CHECK(order.size() == program.instructions.size(), "expected an order of {} instructions, found {}",
-               program.instructions.size(), order.size());
+  const RankClass all{program, dependencies, op_costs, interference, launch_ms, order};
+  check(all);
   double makespan = 0;
-  for (const ir::Interval& interval :
-       simulate_one({program, dependencies, op_costs, interference, launch_ms}, Network::shared, order))
-    makespan = std::max(makespan, interval.end);
+  for (const ir::Interval& interval : simulate_one(all, Network::shared)) makespan = std::max(makespan, interval.end);
   return makespan;
 }
 
@@ -410,7 +411,8 @@ Meetings meetings_of(std::span<const RankClass> stages, const ir::Mesh& mesh) {
     const auto& instructions = stages[stage].program.instructions;
     meetings.of.emplace_back(instructions.size(), -1);
     std::map<std::string, int> turns;
-    for (std::size_t i = 0; i < instructions.size(); ++i) {
+    for (std::size_t place = 0; place < instructions.size(); ++place) {
+      const std::size_t i = placed(stages[stage], place).index();
       const std::vector<int> met = stages_met(instructions[i], mesh, axis, int(stage));
       if (met.size() == 1) continue;
       const std::string name = name_of(instructions[i], met, int(stage));

@@ -60,7 +60,7 @@ struct Cut {
 
 std::span<const Cut* const> all_cuts();  // by name
 // What is split by passes and not by a table of rows: windows of collectives (collective_matmul), and the step's micro
-// batches (pair_micro_batches).
+// batches (order_micro_batches).
 struct PassCut {
   std::string_view name;
   CutWords words;

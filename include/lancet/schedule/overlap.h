@@ -1,4 +1,4 @@
-// The passes that hide communication behind computation. Each but pair_micro_batches takes a candidate of the step,
+// The passes that hide communication behind computation. Each but order_micro_batches takes a candidate of the step,
 // whose instructions are the step's own, and returns its own schedule if the simulator finds that shorter, else the
 // candidate; those that others published do what their text says and are always applied. If overlap.parts forces a
 // number of parts, a split is returned even if it is longer.
@@ -49,15 +49,11 @@ Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap,
 // XLA's windowed einsum): an all-gather before products and a reduce-scatter after one become rings of permutes, beside
 // the products of the windows that have come (ring_shards). All else takes turns.
 Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Candidate candidate);
-// The micro batches of a step in pairs (Megatron-LM's overlap of all-to-alls across micro batches; DualPipe,
-// DeepSeek-V3, section 3.2.1): the backward pass of each beside the forward pass of the next, so that all-to-alls of
-// one run beside computation of the other. The list scheduler orders each pair; weight gradients fill what gaps remain,
-// or compete with all other instructions, and a forward pass may wait for memory that the backward pass frees; the
-// shortest within overlap.memory_factor is taken.
-// The candidate is the schedule of all micro batches; with one there is no pair, and it stays as it is.
-Candidate pair_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate);
-// The same where the step gets shorter by it.
-Candidate pair_micro_batches_if_shorter(const Step& step, const config::Overlap& overlap, Candidate candidate);
+// The micro batches of a step beside one another (Megatron-LM's overlap of all-to-alls across micro batches; DualPipe,
+// DeepSeek-V3, section 3.2.1): the backward pass of one beside the forward pass of the next, so that all-to-alls of one
+// run beside computation of the other. search_stages() orders them as those of a single stage, within
+// overlap.memory_factor. The candidate is the schedule of all micro batches; it stays where nothing is shorter.
+Candidate order_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Move weight gradients under the backward all-to-alls (dw_schedule.cpp), and cut all-reduces into chunks that run
 // between all-to-alls (reduce_schedule.cpp). Always applied; each leaves the program unchanged if moving does not pay.

@@ -58,6 +58,7 @@ struct RankClass {
   std::span<const cost::OpCost> op_costs;
   cost::Interference interference = {};
   double launch_ms = 0;
+  std::span<const ir::InstructionId> order = {};  // another one that keeps what is needed; empty: the program's
 };
 
 // What ranks of several classes do together: the two ends of a message, or a collective along the axis `stage`. The
