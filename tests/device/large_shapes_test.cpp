@@ -221,10 +221,10 @@ struct Found {
 // its last block.
 const std::set<std::string> large_ops{"cross_entropy_train", "linear", "linear_dw", "linear_dx"};
 
-// With windows that are copied in no time, beside which rings of products pay.
+// With copies that take no time, so that rings of products and pipelines by the batch pay.
 struct RingCosts final : DeclaredCosts {
   std::optional<double> compute_ms(std::string_view key) const override {
-    for (const std::string_view copy : {"take_window(", "join_windows(", "sum("})
+    for (const std::string_view copy : {"take_window(", "join_windows(", "sum(", "copy(", "concat(", "merge_slots("})
       if (key.starts_with(copy)) return 0.001;
     return DeclaredCosts::compute_ms(key);
   }

