@@ -443,7 +443,7 @@ TEST_CASE("a pass is skipped by name; required or unknown passes are refused") {
   const Error unknown = planner::make_plan(model(2), r).error();
   CHECK(unknown.code == ExitCode::config);
   CHECK_THAT(unknown.message, Catch::Contains("--skip: expected one of fuse, take_turns, ") &&
-                                  Catch::Contains("order_micro_batches, across_steps, found 'magic'"));
+                                  Catch::Contains("search_orders_with_rings, across_steps, found 'magic'"));
 }
 
 TEST_CASE("a forward plan sums its shares, and keeps nothing for a backward pass") {
