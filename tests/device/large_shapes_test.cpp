@@ -233,7 +233,7 @@ struct RingCosts final : DeclaredCosts {
 ir::Plan planned(const config::Config& config, int ranks) {
   if (const Status status = config::check(config, ranks); !status.ok()) FAIL(status.error().message);
   RingCosts costs;
-  costs.network_mb_per_s = 100;
+  costs.network_mb_per_s = config.overlap.policy == "lancet_paper" ? 10 : 100;  // slow: its pipelines are by the batch
   const bool searches = config.overlap.policy != "sequential";
   const auto plan = planner::plan_step({config, ranks}, {.costs = searches ? &costs : nullptr});
   if (!plan.ok()) FAIL(plan.error().message);
