@@ -1,10 +1,9 @@
 // An AtomicFile is first opened with O_TMPFILE in the target's folder: such a file has no name, so the kernel frees it
 // if the process is killed. sync() writes it to the disk and links /proc/self/fd/N to a temporary name (linkat() cannot
 // replace an existing file). commit() renames that to the path, which replaces an old file in one step, and syncs the
-// folder. Where
-// O_TMPFILE or /proc is missing, the file has the temporary name from the start, and the destructor unlinks it unless
-// it was committed. A process that is killed may leave a temporary name, which the next that writes to the path
-// removes. If the path is a symbolic link, the file that the link leads to is replaced, not the link.
+// folder. Where O_TMPFILE or /proc is missing, the file has the temporary name from the start, and the destructor
+// unlinks it unless it was committed. A process that is killed may leave a temporary name, which the next that writes
+// to the path removes. If the path is a symbolic link, the file that the link leads to is replaced, not the link.
 #include "lancet/base/files.h"
 
 #include <fcntl.h>

@@ -78,6 +78,8 @@ std::string plan_json(const run::PlannedStep& planned) {
   const planner::PlanReport& report = planned.report;
   ordered_json policies = ordered_json::array();
   for (const planner::PolicyResult& result : report.policies) policies.push_back(json_of(result));
+  const cost::Routing& routing = planned.routing;
+  const double slots = routing.loads ? routing.loads->model().slots : routing.capacity;
   ordered_json out{{"build", run::simulator_build()},
                    {"costs", planned.costs},
                    {"requested", report.requested},
@@ -93,7 +95,7 @@ std::string plan_json(const run::PlannedStep& planned) {
                    {"padded", planned.routing.padded},
                    {"balanced_ms", planned.balanced_ms ? ordered_json(*planned.balanced_ms) : ordered_json()},
                    {"fullest", planned.routing.fullest()},
-                   {"kept", planned.routing.kept() * std::min(planned.routing.capacity, 1.0)}};
+                   {"kept", planned.routing.kept() * std::min(slots, 1.0)}};
   if (report.lower_bound.ms() > 0) out["bound_ms"] = report.lower_bound.ms();
   if (planned.available_gib) {
     out["available_bytes"] = *planned.available_gib * (1 << 30);

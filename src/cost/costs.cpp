@@ -273,6 +273,7 @@ class LoadedCosts final : public Costs {
   CoreCost all_to_all_core() const override { return even_.all_to_all_core(); }
   CoreCost all_reduce_core() const override { return even_.all_reduce_core(); }
   double launch_ms() const override { return even_.launch_ms(); }
+  std::unique_ptr<const Costs> under(std::shared_ptr<const Loads> loads) const override { return even_.under(loads); }
   Interference interference() const override { return even_.interference(); }
   std::string identity() const override {
     return hex(hash64(fmt::format("{} {}", even_.identity(), loads_->identity())));

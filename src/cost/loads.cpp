@@ -62,6 +62,7 @@ void add(RoundLoad& load, const std::vector<double>& of_rank, const std::vector<
   double fullest_host = 0;
   load.hosts.resize(hosts.size());
   for (std::size_t host = 0; host < hosts.size(); ++host) {
+    if (hosts[host].empty()) continue;
     double most = 0, sum = 0;
     for (const int rank : hosts[host])
       most = std::max(most, of_rank[std::size_t(rank)]), sum += of_rank[std::size_t(rank)];

@@ -173,7 +173,6 @@ cost::RoutedModel routed_model(const config::Config& config, const cost::Layout&
     if (model.is_moe(block)) routed.blocks.push_back(int(block));
   for (int rank = 0; rank < layout.ranks; ++rank)
     routed.hosts[std::size_t(rank / layout.on_host())].push_back(mesh.coordinate(rank, ir::Axis::expert));
-  std::erase_if(routed.hosts, [](const std::vector<int>& host) { return host.empty(); });
   return routed;
 }
 

@@ -52,7 +52,7 @@ class RangeCosts {
       start.push_back(std::int32_t(jobs.size()));
       for (int p = 0; p < (split ? parts : 1); ++p) {
         Job job{.stream = at.stream,
-                .ms = step_.part_cost(batch_, split ? parts : 1, i).ms,
+                .ms = step_.part_cost(batch_, split ? parts : 1, i, p).ms,
                 .part = split ? p : -1,
                 .needs = {},
                 .blocks = {}};

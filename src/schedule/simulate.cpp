@@ -161,6 +161,7 @@ class Simulation {
       const double early_ms = classes_[c].op_costs[id.index()].early_ms;
       stream.queued = std::max(0.0, *queue_ms - early_ms);
       streams[reduce].left += early_ms;
+      streams[reduce].ms += early_ms;
     }
     end_worked(c, stream);
     return true;

@@ -390,12 +390,14 @@ class TrainerImpl final : public Trainer {
     replanning_.set_planned(faster);
     record.replan = {departure.predicted_ms, ms, seconds_since(start) * 1e3};
     const cost::RoundLoad load = departure.loads->mean().first;
+    const double beyond = 100 * (1 - load.kept * even_share());
     if (world_.rank() == 0)
       log::info(
-          "plan       {} after step {}: the fullest rank has {:.2f} of the mean load, {:.1f}% of the tokens are "
-          "dropped; predicted step {:.1f} ms, {:.1f} ms with a new plan; planned in {:.1f} s",
-          faster ? "replaced" : "kept", record.step, load.fullest, 100 * (1 - load.kept * even_share()),
-          departure.predicted_ms, ms, record.replan->planning_ms / 1e3);
+          "plan       {} after step {}: the fullest rank has {:.2f} of the mean load, {:.1f}% of the tokens {}; "
+          "predicted step {:.1f} ms, {:.1f} ms with a new plan; planned in {:.1f} s",
+          faster ? "replaced" : "kept", record.step, load.fullest, beyond,
+          config_.model.capacity_factor ? "are dropped" : "find no slot in the first round", departure.predicted_ms, ms,
+          record.replan->planning_ms / 1e3);
     return {};
   }
 
