@@ -3,7 +3,8 @@
 // replace an existing file). commit() renames that to the path, which replaces an old file in one step, and syncs the
 // folder. Where O_TMPFILE or /proc is missing, the file has the temporary name from the start, and the destructor
 // unlinks it unless it was committed. A process that is killed may leave a temporary name, which the next that writes
-// to the path removes. If the path is a symbolic link, the file that the link leads to is replaced, not the link.
+// to the path removes. If the path is a symbolic link, the file that the link leads to is made or replaced, not the
+// link.
 #include "lancet/base/files.h"
 
 #include <fcntl.h>
@@ -50,6 +51,13 @@ pid_t maker_of(const std::string& name, const std::string& target) {
 
 }  // namespace
 
+fs::path behind_links(fs::path path) {
+  std::error_code none;
+  for (int links = 0; links < 40 && fs::is_symlink(path, none); ++links)  // as many as the kernel follows
+    path = folder_of(path) / fs::read_symlink(path, none);
+  return path;
+}
+
 fs::path temporary_beside(const fs::path& target) {
   static std::atomic<int> count{0};
   std::error_code ignored;
@@ -86,7 +94,9 @@ Result<AtomicFile> AtomicFile::create(const fs::path& path) {
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
     return data_error(fmt::format("{}: expected a file to write, found a device or pipe, which a rename would replace",
                                   path.string()));
-  const fs::path target = fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored) : path;
+  const fs::path target = behind_links(path);
+  if (fs::is_symlink(target, ignored))
+    return data_error(fmt::format("{}: expected a file to write, found links that lead to no file", path.string()));
   fs::path temporary = temporary_beside(target);
   const bool can_be_named = ::access("/proc/self/fd", X_OK) == 0;
   Descriptor file(can_be_named ? ::open(folder_of(target).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1);
@@ -154,11 +164,12 @@ fs::path nearest_above(const fs::path& path) {
 
 Status check_writable(const fs::path& path) {
   std::error_code ignored;
-  const fs::path above = nearest_above(path);
-  const bool folder = fs::is_directory(above, ignored);
-  if (folder && ::access(above.c_str(), W_OK | X_OK) == 0) return {};
+  const fs::path target = behind_links(path);
+  const fs::path above = target == path ? nearest_above(path) : folder_of(target);  // no folders are made behind links
+  const bool other = fs::exists(above, ignored) && !fs::is_directory(above, ignored);
+  if (!other && ::access(above.c_str(), W_OK | X_OK) == 0) return {};
   return data_error(fmt::format("{}: expected a folder that can be written to, for {}, found: {}", above.string(),
-                                path.string(), folder ? std::strerror(errno) : "another file"));
+                                path.string(), other ? "another file" : std::strerror(errno)));
 }
 
 Status write_file(const fs::path& path, std::string_view content) {

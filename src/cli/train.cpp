@@ -170,7 +170,7 @@ namespace {
 // Refuses to overwrite any file but an HTML page, so that a mistyped path does not destroy a run's records.
 Status check_out(const std::string& out) {
   std::ifstream there(out);
-  if (const int first = there.get(); !there || first == '<') return {};
+  if (const int first = there.get(); !there || first == '<') return check_writable(out);
   return config_error(fmt::format("--out: expected a new file or an HTML page, found '{}', which is neither", out));
 }
 

@@ -118,6 +118,8 @@ Result<double> read_number(std::string_view where, const Field& field, const jso
   if (!value.is_number()) return wrong(where, expected, value);
   const double x = value.get<double>();
   if (!std::isfinite(x) || !field.range.contains(x)) return wrong(where, expected, value);
+  if (x > 0 && x < std::numeric_limits<float>::min())  // fp32, which computes with it, may take it for 0
+    return wrong(where, expected + ", and if positive at least 1.2e-38, fp32's least", value);
   return x;
 }
 

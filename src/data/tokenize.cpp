@@ -11,10 +11,12 @@
 #include <atomic>
 #include <cmath>
 #include <exception>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 
+#include "lancet/base/files.h"
 #include "lancet/base/log.h"
 #include "lancet/data/token_file.h"
 #include "text.h"
@@ -162,8 +164,8 @@ Status check(const std::vector<std::filesystem::path>& texts, const std::filesys
     return config_error(fmt::format("expected a held-out part in [0, 1), found {}", options.eval_fraction));
   auto same = [](const auto& a, const auto& b) {  // the files need not exist
     std::error_code ignored;
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(a, ignored), ignored) ==
-           std::filesystem::weakly_canonical(std::filesystem::absolute(b, ignored), ignored);
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(behind_links(a), ignored), ignored) ==
+           std::filesystem::weakly_canonical(std::filesystem::absolute(behind_links(b), ignored), ignored);
   };
   for (const std::filesystem::path& text : texts)
     if (same(text, out) || (options.eval_fraction > 0 && same(text, options.eval_out)))
@@ -198,17 +200,16 @@ Result<TokenizeResult> tokenize_files(const std::vector<std::filesystem::path>& 
     log::warn("the tokenizer has no token that ends a text, so the {} texts are not separated", parts.size());
   Job job(tokenizer, options, total_bytes);
   LANCET_ASSIGN(TokenWriter train, TokenWriter::create(out, tokenizer.vocab_size(), tokenizer.hash()));
-  for (const TextPart& part : halves.train) LANCET_TRY(job.encode(part, train));
-  if (halves.eval.empty()) {
-    const TokenizeResult result{job.bytes(), train.size()};
-    LANCET_TRY(train.finish());
-    return result;
+  std::optional<TokenWriter> eval;
+  if (!halves.eval.empty()) {
+    LANCET_ASSIGN(TokenWriter writer, TokenWriter::create(options.eval_out, tokenizer.vocab_size(), tokenizer.hash()));
+    eval.emplace(std::move(writer));
   }
-  LANCET_ASSIGN(TokenWriter eval, TokenWriter::create(options.eval_out, tokenizer.vocab_size(), tokenizer.hash()));
-  for (const TextPart& part : halves.eval) LANCET_TRY(job.encode(part, eval));
-  const TokenizeResult result{job.bytes(), train.size(), eval.size()};
+  for (const TextPart& part : halves.train) LANCET_TRY(job.encode(part, train));
+  for (const TextPart& part : halves.eval) LANCET_TRY(job.encode(part, *eval));
+  const TokenizeResult result{job.bytes(), train.size(), eval ? eval->size() : 0};
   LANCET_TRY(train.sync());  // both are on the disk before either gets its name
-  LANCET_TRY(eval.finish());
+  if (eval) LANCET_TRY(eval->finish());
   LANCET_TRY(train.finish());
   return result;
 }

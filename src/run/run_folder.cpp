@@ -323,14 +323,32 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
   return folder.commit();
 }
 
+namespace {
+
+// The folder that a rename makes or replaces: without links, since a rename would replace the link, and without ".".
+fs::path target_of(const fs::path& out) {
+  std::error_code error;
+  const fs::path target = fs::weakly_canonical(fs::absolute(out), error);
+  return ((error ? fs::absolute(out) : target) / "").parent_path();
+}
+
+}  // namespace
+
 Status check_new_folder(const fs::path& out, std::int64_t bytes) {
   std::error_code error;
   const bool there = fs::symlink_status(out, error).type() != fs::file_type::not_found;
   if (there && !(fs::is_directory(out, error) && fs::is_empty(out, error)))
     return config_error(fmt::format("{}: expected no such folder yet, or an empty one, found {}", out.string(),
                                     fs::is_directory(out, error) ? "files in it" : "something else"));
-  LANCET_TRY(check_writable(out));
-  const fs::space_info disk = fs::space(nearest_above(out), error);
+  struct stat folder = {}, above = {};
+  if (there && ::stat(out.c_str(), &folder) == 0 && ::stat((out / "..").c_str(), &above) == 0 &&
+      folder.st_dev != above.st_dev)
+    return config_error(fmt::format(
+        "{}: expected a folder that a rename can replace, such as a new one in this one, found a mount point",
+        out.string()));
+  const fs::path target = target_of(out);
+  LANCET_TRY(check_writable(target));
+  const fs::space_info disk = fs::space(nearest_above(target), error);
   if (error || disk.available >= std::uintmax_t(bytes)) return {};
   return data_error(fmt::format("{}: expected {} MB free on its disk, found {} MB", out.string(),
                                 bytes / 1'000'000 + (bytes % 1'000'000 > 0), disk.available / 1'000'000));
@@ -338,10 +356,10 @@ Status check_new_folder(const fs::path& out, std::int64_t bytes) {
 
 Result<NewFolder> NewFolder::create(const fs::path& out) {
   LANCET_TRY(check_new_folder(out, 0));
-  const fs::path target = fs::absolute(out / "").parent_path();
+  fs::path target = target_of(out);
   fs::path temporary = temporary_beside(target);
   LANCET_TRY(checkpoint::disk().make_folder(temporary));
-  return NewFolder(target, std::move(temporary));
+  return NewFolder(std::move(target), std::move(temporary));
 }
 
 NewFolder::NewFolder(NewFolder&& other) noexcept

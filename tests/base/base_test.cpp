@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
@@ -289,6 +290,31 @@ TEST_CASE("a committed file is complete and replaces the one before") {
   REQUIRE(file->commit().ok());
   CHECK(content_of(path) == "the Whole");
   CHECK(folder.names() == std::vector<std::string>{"text"});
+}
+
+TEST_CASE("a file written at a link to no file is made where the links lead") {
+  namespace fs = std::filesystem;
+  const test::TemporaryFolder folder;
+  fs::create_directories(folder / "far/away");
+  fs::create_symlink("away/text", folder / "far/second");  // relative to the folder of the link
+  fs::create_symlink(folder / "far/second", folder / "first");
+  CHECK(check_writable(folder / "first").ok());
+  for (const char* content : {"new", "newer"}) {
+    CHECK(write_file(folder / "first", content).ok());
+    CHECK(content_of(folder / "far/away/text") == content);
+    CHECK(fs::is_symlink(folder / "first"));
+    CHECK(fs::is_symlink(folder / "far/second"));
+  }
+  CHECK(folder.names().size() == 2);
+  fs::create_symlink(folder / "none/text", folder / "lost");
+  CHECK(test::refused(check_writable(folder / "lost")).message ==
+        fmt::format("{}: expected a folder that can be written to, for {}, found: No such file or directory",
+                    folder / "none", folder / "lost"));
+  CHECK(test::refused(write_file(folder / "lost", "")).message ==
+        (folder / "lost") + ": cannot create the file: No such file or directory");
+  fs::create_symlink("circle", folder / "circle");
+  CHECK(test::refused(write_file(folder / "circle", "")).message ==
+        (folder / "circle") + ": expected a file to write, found links that lead to no file");
 }
 
 TEST_CASE("a process killed while it writes leaves no file if the file system supports unnamed files") {

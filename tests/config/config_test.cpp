@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -150,6 +152,20 @@ TEST_CASE("a wrong type or value reports what was expected and found") {
           std::string("--set train.seed: expected an integer in [0, 9223372036854775807], found ") + seed);
   CHECK(fault(R"({"train": {"adam_beta1": 1}})") == "c.json: train.adam_beta1: expected a number in [0, 1), found 1");
   CHECK(fault(R"({"train": {"adam_eps": 0}})") == "c.json: train.adam_eps: expected a number in (0, 1], found 0");
+  for (const char* path : {"train.clip_grad", "train.lr", "train.min_lr"})
+    for (const char* tiny : {"1e-50", "1e-46", "1.1754943e-38"})
+      CHECK(fault("{}", {fmt::format("{}={}", path, tiny)}) ==
+            fmt::format("--set {}: expected a number in [0, 1e+30], and if positive at least 1.2e-38, fp32's least, "
+                        "found {}",
+                        path, tiny));
+  for (const char* path : {"train.adam_eps", "model.layer_norm_epsilon"})
+    CHECK(fault("{}", {fmt::format("{}=1e-46", path)}) ==
+          fmt::format("--set {}: expected a number in (0, 1], and if positive at least 1.2e-38, fp32's least, "
+                      "found 1e-46",
+                      path));
+  CHECK(fault("{}", {"log.peak_tflops=1e-46"}).find("or null, and if positive at least 1.2e-38") != std::string::npos);
+  CHECK(good("{}", {"train.adam_eps=1.2e-38"}).train.adam_eps == 1.2e-38);
+  CHECK(good("{}", {"train.clip_grad=0"}).train.clip_grad == 0);
   CHECK(fault(R"({"train": {"lr": 1e999}})") == "c.json: expected JSON: number overflow parsing '1e999'");
   CHECK(fault(R"({"threads": 1025})") == "c.json: threads: expected an integer in [0, 1024], found 1025");
   CHECK(fault(R"({"data": {"synthetic": 1}})") == "c.json: data.synthetic: expected true or false, found 1");

@@ -238,6 +238,13 @@ TEST_CASE("A text that cannot be tokenized leaves the outputs unchanged") {
   options.eval_fraction = 0.5;
   options.eval_out = folder / "train";
   CHECK_THAT(refused({folder / "good"}, ExitCode::config), Contains("a file of its own"));
+  options.eval_out = folder / "link";
+  fs::create_symlink("new", options.eval_out);
+  CHECK_THAT(error_of(tokenize_files({folder / "good"}, tokenizer, folder / "new", options), ExitCode::config),
+             Contains("a file of its own"));
+  fs::remove(options.eval_out);
+  options.eval_out = folder / "none/eval";  // found before the training part, which is no text, is read
+  CHECK_THAT(refused({folder / "bad", folder / "good"}), Contains("none/eval: cannot create the file"));
 }
 
 }  // namespace lancet::data::test

@@ -1,4 +1,7 @@
 // Wrong folders in Hugging Face's format, and their error messages.
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -239,6 +242,53 @@ TEST_CASE("files of a killed command beside a new folder are removed, and nothin
   expected.push_back("run");
   std::sort(expected.begin(), expected.end());
   CHECK(names == expected);
+}
+
+TEST_CASE("the folder that one stands in and a link to an empty folder are replaced") {
+  namespace fs = std::filesystem;
+  const test::TemporaryFolder folder;
+  const fs::path before = fs::current_path();
+  for (const bool stands : {false, true}) {
+    fs::create_directories(folder / "disk/run");
+    fs::create_directory_symlink("disk/run", folder / "link");
+    if (stands) fs::current_path(folder / "disk/run");
+    const fs::path out = stands ? "." : folder / "link";
+    auto made = test::good(run::NewFolder::create(out));
+    CHECK(made->path().parent_path() == fs::canonical(folder / "disk"));
+    std::ofstream(made->path() / "file") << "whole";
+    CHECK(made->commit().ok());
+    fs::current_path(before);
+    CHECK(fs::exists(folder / "disk/run/file"));
+    CHECK(fs::is_symlink(folder / "link"));
+    fs::remove(folder / "link");
+    fs::remove_all(folder / "disk");
+  }
+}
+
+TEST_CASE("an empty mount point is refused before any work") {
+  const test::TemporaryFolder folder;
+  const std::string place = folder / "disk";
+  std::filesystem::create_directory(place);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t mounter = ::fork();
+  if (mounter == 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || ::mount("none", place.c_str(), "tmpfs", 0, "") != 0) ::_exit(2);
+    const Status checked = run::check_new_folder(place, 0);
+    const std::string said = checked.ok() ? "" : checked.error().message;
+    ::_exit(::write(ends[1], said.data(), said.size()) == ssize_t(said.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  int status = 0;
+  REQUIRE(::waitpid(mounter, &status, 0) == mounter);
+  char said[1000];
+  const ssize_t size = ::read(ends[0], said, sizeof(said));
+  ::close(ends[0]);
+  if (WEXITSTATUS(status) == 2) return;  // nothing may be mounted here
+  CHECK(status == 0);
+  REQUIRE(size >= 0);
+  CHECK(std::string_view(said, std::size_t(size)) ==
+        place + ": expected a folder that a rename can replace, such as a new one in this one, found a mount point");
 }
 
 TEST_CASE("an unusable folder is refused before any work") {

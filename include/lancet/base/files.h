@@ -32,6 +32,9 @@ class Descriptor {
   int fd_;
 };
 
+// The path that a write to `path` goes to: symbolic links are followed, also to a file that does not exist yet.
+std::filesystem::path behind_links(std::filesystem::path path);
+
 // A name beside `target`, for a file or folder that is renamed to it when it is complete:
 // TARGET.HOST-PROCESS-NUMBER.tmp. Removes what processes of this host that no longer run left under such names.
 std::filesystem::path temporary_beside(const std::filesystem::path& target);
@@ -69,7 +72,7 @@ Status write_file(const std::filesystem::path& path, std::string_view content);
 std::filesystem::path nearest_above(const std::filesystem::path& path);
 
 // Checks before long work that a new file or folder can be created at `path`, along with missing folders above it. Data
-// error: nearest_above(path) is not a folder or cannot be written to.
+// error: nearest_above(path), or the folder that a link leads to, is not a folder or cannot be written to.
 Status check_writable(const std::filesystem::path& path);
 
 // True for a pipe or terminal that this process has open, such as /dev/stdin. Opening it again waits for no writer, as

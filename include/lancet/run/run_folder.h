@@ -120,13 +120,14 @@ Status save_model(
 Status check_run_name(std::string_view field, const std::string& run);
 
 // Checks, before a long job starts, that a new folder `out` of about `bytes` bytes can be created. Config error: it
-// exists and is not empty. Data errors: the parent folder cannot be written, or its disk has less free space.
+// exists and is not empty, or is a mount point. Data errors: the parent folder cannot be written, or its disk has less
+// free space.
 Status check_new_folder(const std::filesystem::path& out, std::int64_t bytes);
 
 // A new folder that appears under its name only when it is complete: it is filled under a temporary name and renamed.
 class NewFolder {
  public:
-  // Config error: `out` exists and is not empty.
+  // Config error: that of check_new_folder. A link to an empty folder stays, and the folder is replaced.
   static Result<NewFolder> create(const std::filesystem::path& out);
   ~NewFolder();  // removes the temporary folder unless commit() succeeded
   NewFolder(NewFolder&& other) noexcept;
