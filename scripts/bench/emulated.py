@@ -37,7 +37,7 @@ class Case(NamedTuple):
     sequences: int  # of a micro-batch
     routing: str = "even"
     micro_batches: int = 1
-    memory_factor: float = 1.05  # pairs of micro batches need more
+    memory_factor: float = 1.05  # micro batches beside one another need more
     settings: dict = {}  # further fields of the config
 
     def policies(self):

@@ -35,7 +35,7 @@ def without(*names):
 
 def applying(settings):
     """Returns the published policies that a config with these settings, FIELD=VALUE each, has work for: those of
-    experts need MoE layers, pairs of micro batches need a second one."""
+    experts need MoE layers, micro batches beside one another need a second one."""
     values = dict(setting.split("=", 1) for setting in settings)
     left_out = () if int(values.get("model.moe_layer_freq", 1)) else OF_EXPERTS
     if int(values.get("train.gradient_accumulation_steps", 1)) == 1:

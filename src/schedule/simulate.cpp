@@ -113,7 +113,7 @@ class Simulation {
     return states_[std::size_t(member.stage)].streams[stream_of(std::size_t(member.stage), member.instruction)];
   }
 
-  // Brings a class to the present; settle() goes on with it.
+  // Advances a class to the present time, and marks it for settle().
   void touch(std::size_t c) {
     if (!std::exchange(states_[c].touched, true)) touched_.push_back(c);
     advance(c);

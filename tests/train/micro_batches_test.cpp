@@ -175,7 +175,7 @@ TEST_CASE("micro batches: memory does not grow with their number") {
   for (const auto& [policy, what, cuts] : planner::policies()) {
     INFO(policy);
     config.overlap.policy = policy;
-    if (policy != "neighbour_microbatches" && policy != "lancet")  // they order micro batches anew, within the factor
+    if (policy != "neighbour_microbatches" && policy != "lancet")  // these search orders of all micro batches
       within(micro_plan(config, 6, &costs),
              1.02 * double(micro_plan(config, 1, &costs).arena_bytes) / double(sequential.arena_bytes));
   }

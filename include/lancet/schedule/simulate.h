@@ -62,8 +62,8 @@ struct RankClass {
 };
 
 // What ranks of several classes do together: the two ends of a message, or a collective along the axis `stage`. The
-// k-th of one key in the program of a class meets the k-th of that key in the others. InternalError: one has nobody to
-// meet.
+// k-th of one key in the program of a class meets the k-th of that key in the others. InternalError: the programs have
+// different numbers of a key.
 struct Meetings {
   struct Member {
     int stage;
