@@ -22,11 +22,8 @@ struct Assignment {
   std::vector<Movable> items;
 };
 
-// Assigns each item to an all-to-all (or -1), maximising the sum over all-to-alls of min(slack, assigned ms), the
-// objective of the paper's integer program (1)-(2), by the paper's greedy and a local search.
-std::vector<int> assign(const Assignment& problem);
-
-// The paper's greedy alone (Algorithm 1).
+// Assigns each item to an all-to-all (or -1) by the paper's greedy (Algorithm 1) for the objective of its integer
+// program (1)-(2), the sum over all-to-alls of min(slack, assigned ms).
 std::vector<int> assign_greedily(const Assignment& problem);
 
 // The objective of an assignment: milliseconds of the all-to-alls that are covered.

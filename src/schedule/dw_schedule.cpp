@@ -1,10 +1,9 @@
 // The dW schedule of the paper's section 4, for steps whose instructions are not split. Labels (assign_dw.h) find the
-// computation that is independent of some all-to-all, mostly weight gradients; assign_dw.h assigns these instructions
-// to all-to-alls within their slack; reordered() puts each right after its all-to-all, and the simulator evaluates the
-// result. A weight gradient that moves far delays its all-reduce, so this is repeated for several limits of the
-// distance and the shortest step wins. overlap.h says where list scheduling places weight gradients instead.
+// computation that is independent of some all-to-all, mostly weight gradients; the greedy assigns these instructions to
+// all-to-alls within their slack; reordered() puts each right after its all-to-all. overlap.h says where list
+// scheduling places weight gradients instead.
 #include <algorithm>
-#include <limits>
+#include <numeric>
 
 #include "assign_dw.h"
 #include "lancet/ir/dependencies.h"
@@ -20,16 +19,11 @@ using ir::InstructionId;
 using ir::Role;
 using ir::Stream;
 
-// How many all-to-alls past its default position a dW may move if an all-reduce waits for it. Each is tried: a large
-// distance hides more of the all-to-alls, a small one lets the all-reduces start earlier.
-constexpr int any_distance = std::numeric_limits<int>::max() / 4;
-constexpr int distances[] = {any_distance, 8, 4, 2, 1, 0};
-
 class DwSchedule {
  public:
   DwSchedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, const cost::Interference& interference)
       : program_(program),
-        op_costs_(op_costs.begin(), op_costs.end()),
+        op_costs_(op_costs),
         interference_(interference),
         dependencies_(ir::dependencies(program)),
         dependents_(dependencies_.size()) {
@@ -39,22 +33,8 @@ class DwSchedule {
     find_movable();
   }
 
-  int movable() const { return int(movable_.size()); }
-  const std::vector<cost::OpCost>& op_costs() const { return op_costs_; }
-
   // Per movable instruction the all-to-all that it is assigned to, or -1.
-  std::vector<int> assign(int distance) const {
-    Assignment problem = problem_;
-    for (std::size_t m = 0; m < movable_.size(); ++m) {
-      if (!reduced_next(movable_[m])) continue;
-      auto& allowed = problem.items[m].allowed;
-      const int next = (problem.items[m].default_position + 1) / 2;  // the first all-to-all after its default position
-      for (std::size_t a = 0; a < allowed.size(); ++a) allowed[a] = allowed[a] && int(a) < next + distance;
-    }
-    return schedule::assign(problem);
-  }
-
-  std::vector<int> assign_greedily() const { return schedule::assign_greedily(problem_); }
+  std::vector<int> assigned() const { return assign_greedily(problem_); }
 
   Order order(const std::vector<int>& assigned) const {
     std::vector<Order> after(dependencies_.size());
@@ -63,10 +43,9 @@ class DwSchedule {
     return reordered(program_, dependencies_, after);
   }
 
-  void report(const std::vector<int>& assigned, DwReport& report) const {
-    report.movable = movable();
-    for (const double slack : problem_.slack) report.slack_ms += slack;
-    report.covered_ms = covered(problem_, assigned);
+  DwReport report(const std::vector<int>& assigned) const {
+    return {std::accumulate(problem_.slack.begin(), problem_.slack.end(), 0.0), covered(problem_, assigned),
+            int(movable_.size())};
   }
 
  private:
@@ -152,13 +131,8 @@ class DwSchedule {
     }
   }
 
-  bool reduced_next(InstructionId id) const {
-    return program_.instructions[id.index()].role == Role::dw &&
-           std::ranges::any_of(dependents_[id.index()], [&](InstructionId after) { return reduces(after); });
-  }
-
   const ir::Program& program_;
-  std::vector<cost::OpCost> op_costs_;
+  std::span<const cost::OpCost> op_costs_;
   cost::Interference interference_;
   Dependencies dependencies_, dependents_;
   std::vector<InstructionId> all_to_alls_, movable_;
@@ -169,35 +143,11 @@ class DwSchedule {
 }  // namespace
 
 ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs,
-                        const cost::Interference& interference, double launch_ms, DwReport* report) {
+                        const cost::Interference& interference, DwReport* report) {
   const DwSchedule schedule(program, op_costs, interference);
-  const Dependencies dependencies = ir::dependencies(program);
-  const double before_ms = simulate(program, dependencies, op_costs, interference, launch_ms).makespan;
-  DwReport made{.before_ms = before_ms, .after_ms = before_ms, .movable = schedule.movable()};
-  Order best;
-  for (int distance : distances) {
-    if (schedule.movable() == 0) break;
-    const std::vector<int> assigned = schedule.assign(distance);
-    Order order = schedule.order(assigned);
-    const double makespan =
-        makespan_in_order(program, order, dependencies, schedule.op_costs(), interference, launch_ms);
-    if (makespan >= made.after_ms * (1 - 1e-9)) continue;
-    made = {.before_ms = before_ms, .after_ms = makespan};
-    schedule.report(assigned, made);
-    best = std::move(order);
-  }
-  if (report) *report = std::move(made);
-  return best.empty() ? program : permuted(program, best);
-}
-
-ir::Program greedy_dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, DwReport& report) {
-  std::vector<cost::OpCost> times;  // the paper knows no cost of messages on the cores
-  for (const cost::OpCost& op_cost : op_costs) times.push_back({op_cost.ms, 0});
-  const DwSchedule schedule(program, times, {});
-  const std::vector<int> assigned = schedule.assign_greedily();
-  const Order order = schedule.order(assigned);
-  schedule.report(assigned, report);
-  return permuted(program, order);
+  const std::vector<int> assigned = schedule.assigned();
+  if (report) *report = schedule.report(assigned);
+  return permuted(program, schedule.order(assigned));
 }
 
 }  // namespace lancet::schedule

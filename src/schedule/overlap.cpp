@@ -27,8 +27,11 @@ Candidate take_turns(const Step& step, const config::Overlap&, Candidate candida
 
 namespace {
 
-// The candidate of a program to which an algorithm of weight gradients has changed another one.
-Candidate with_moved_dw(const Step& step, const std::string& how, ir::Program program, const DwReport& report) {
+// The candidate with its weight gradients moved by these costs.
+Candidate with_moved_dw(const Step& step, const std::string& how, const Candidate& candidate,
+                        std::span<const cost::OpCost> costs, const cost::Interference& interference) {
+  DwReport report;
+  ir::Program program = dw_schedule(candidate.program, costs, interference, &report);
   std::vector<cost::OpCost> op_costs = cost::op_costs(step.costs(), program).value();
   Dependencies needed = ir::dependencies(program);
   return as_it_is(
@@ -40,17 +43,15 @@ Candidate with_moved_dw(const Step& step, const std::string& how, ir::Program pr
 }  // namespace
 
 Candidate move_dw(const Step& step, const config::Overlap&, Candidate candidate) {
-  const cost::Costs& costs = step.costs();
-  DwReport report;
-  ir::Program program =
-      dw_schedule(candidate.program, candidate.op_costs, costs.interference(), costs.launch_ms(), &report);
-  return with_moved_dw(step, "", std::move(program), report);
+  Candidate moved = with_moved_dw(step, "", candidate, candidate.op_costs, step.costs().interference());
+  candidate.how = "weight gradients stay";
+  return better(std::move(candidate), std::move(moved));
 }
 
 Candidate move_dw_greedily(const Step& step, const config::Overlap&, Candidate candidate) {
-  DwReport report;
-  ir::Program program = greedy_dw_schedule(candidate.program, candidate.op_costs, report);
-  return with_moved_dw(step, candidate.how + (candidate.how.empty() ? "" : "; "), std::move(program), report);
+  std::vector<cost::OpCost> times;
+  for (const cost::OpCost& op_cost : candidate.op_costs) times.push_back({op_cost.ms, 0});
+  return with_moved_dw(step, candidate.how + (candidate.how.empty() ? "" : "; "), candidate, times, {});
 }
 
 Candidate chunk_all_reduces(const Step& step, const config::Overlap&, Candidate candidate) {

@@ -9,7 +9,7 @@
 
 using namespace lancet;
 using Under = std::vector<int>;
-using schedule::assign;
+using schedule::assign_greedily;
 using schedule::Assignment;
 using schedule::covered;
 using schedule::Movable;
@@ -95,24 +95,13 @@ void check_valid(const Assignment& p, const std::vector<int>& under) {
 }  // namespace
 
 TEST_CASE("dW assignment: the best fit") {
-  CHECK(assign(problem({2}, {{1, 0}, {2, 0}, {3, 0}})) == Under{-1, 0, -1});  // exact
-  CHECK(assign(problem({3}, {{1, 0}, {2, 0}})) == Under{0, 0});               // together
-  CHECK(assign(problem({2, 3}, {{2, 0}, {3, 1}})) == Under{0, 1});            // one each
-  CHECK(assign(problem({2}, {{1, 0}, {1, 0}, {1, 0}})) == Under{0, 0, -1});   // ties: the earlier
-  CHECK(assign(problem({1}, {{5, 0}})) == Under{0});                          // longer than the slack
-  CHECK(assign(problem({}, {{5, 0}})) == Under{-1});
-  CHECK(assign(problem({4}, {})).empty());
-}
-
-TEST_CASE("dW assignment: the greedy's first choice is corrected") {
-  // At first only the long item may go under the first, short all-to-all; the second has slack for all of it.
-  const Assignment p = problem({1, 4}, {{4, 0}, {1, 1}});
-  const std::vector<int> under = assign(p);
-  CHECK(under == Under{1, -1});
-  CHECK(covered(p, under) == Approx(4));
-  // Two items are swapped: 3 and 2 for slacks of 2 and 3.
-  const Assignment q = problem({2.4, 3}, {{3, 0}, {2, 0}, {0.4, 0}});
-  CHECK(covered(q, assign(q)) == Approx(5.4));
+  CHECK(assign_greedily(problem({2}, {{1, 0}, {2, 0}, {3, 0}})) == Under{-1, 0, -1});  // exact
+  CHECK(assign_greedily(problem({3}, {{1, 0}, {2, 0}})) == Under{0, 0});               // together
+  CHECK(assign_greedily(problem({2, 3}, {{2, 0}, {3, 1}})) == Under{0, 1});            // one each
+  CHECK(assign_greedily(problem({2}, {{1, 0}, {1, 0}, {1, 0}})) == Under{0, 0, -1});   // ties: the earlier
+  CHECK(assign_greedily(problem({1}, {{5, 0}})) == Under{0});                          // longer than the slack
+  CHECK(assign_greedily(problem({}, {{5, 0}})) == Under{-1});
+  CHECK(assign_greedily(problem({4}, {})).empty());
 }
 
 TEST_CASE("dW assignment: order constraints between items are kept") {
@@ -122,10 +111,10 @@ TEST_CASE("dW assignment: order constraints between items are kept") {
   p.items[0].default_position = 1;
   p.items[1].allowed = {true, false};
   p.items[1].default_position = 3;
-  CHECK(assign(p) == Under{1, -1});  // the second's only all-to-all comes before the first
+  CHECK(assign_greedily(p) == Under{1, -1});  // the second's only all-to-all comes before the first
   p.items[1].allowed = {true, true};
   p.items[0].allowed = {true, true};
-  CHECK(assign(p) == Under{0, 1});
+  CHECK(assign_greedily(p) == Under{0, 1});
 }
 
 TEST_CASE("dW assignment against the optimum") {
@@ -134,7 +123,7 @@ TEST_CASE("dW assignment against the optimum") {
   for (double scarce : {0.5, 0.8, 1.0, 1.3, 2.0})
     for (std::uint32_t seed = 1; seed <= 60; ++seed) {
       const Assignment p = random_problem(seed, scarce);
-      const std::vector<int> under = assign(p);
+      const std::vector<int> under = assign_greedily(p);
       check_valid(p, under);
       const double best = Optimum(p).find(), found = covered(p, under);
       INFO("seed " << seed << ", slack " << scarce << " of the work");
@@ -148,8 +137,8 @@ TEST_CASE("dW assignment against the optimum") {
   mean /= count;
   WARN("gap to the optimum: mean " << 100 * mean << "%, worst " << 100 * worst << "%; optimal " << exact << " of "
                                    << count);
-  CHECK(mean < 0.005);
-  CHECK(worst < 0.15);
+  CHECK(mean < 0.04);
+  CHECK(worst < 0.45);
 }
 
 TEST_CASE("dW assignment: order between items holds on random problems") {
@@ -159,18 +148,17 @@ TEST_CASE("dW assignment: order between items holds on random problems") {
     for (std::size_t i = 1; i < p.items.size(); ++i)
       if (random() % 3 == 0) p.items[i].before.push_back(int(random() % i));
     INFO("seed " << seed);
-    const std::vector<int> under = assign(p);
+    const std::vector<int> under = assign_greedily(p);
     check_valid(p, under);
-    CHECK(assign(p) == under);
+    CHECK(assign_greedily(p) == under);
   }
 }
 
 TEST_CASE("the greedy alone gives an all-to-all what is closest to the rest of its time, in launch order") {
   // The short first all-to-all takes the only item, whose time the second would hide five times as well.
-  CHECK(schedule::assign_greedily(problem({2, 10}, {{10, 0}})) == Under{0});
-  CHECK(assign(problem({2, 10}, {{10, 0}})) == Under{1});
+  CHECK(assign_greedily(problem({2, 10}, {{10, 0}})) == Under{0});
   // Of 10 ms: 7 is closest, then 4 is as close to the rest of 3 as 2 is, and earlier. The rest is for the second.
-  CHECK(schedule::assign_greedily(problem({10, 5}, {{4, 0}, {7, 0}, {2, 0}})) == Under{0, 0, 1});
+  CHECK(assign_greedily(problem({10, 5}, {{4, 0}, {7, 0}, {2, 0}})) == Under{0, 0, 1});
   // An item that no all-to-all can hide stays where it is.
-  CHECK(schedule::assign_greedily(problem({1}, {{1, 0}, {1, 0}})) == Under{0, -1});
+  CHECK(assign_greedily(problem({1}, {{1, 0}, {1, 0}})) == Under{0, -1});
 }

@@ -3,10 +3,10 @@
 // candidate; those that others published do what their text says and are always applied. If overlap.parts forces a
 // number of parts, a split is returned even if it is longer.
 //
-// Two algorithms place weight gradients (dW). move_dw assigns them to all-to-alls, greedily and then by a local search
-// (assign_dw.h); its schedule is that of policy `dw`, and of `lancet` if search_orders finds no shorter one. In the
-// orders of search_orders, which are those of all split steps and one of the unsplit step, the list scheduler places
-// them as fillers: they run where the compute stream would wait for the network (orders.h, order_search.cpp).
+// Two algorithms place weight gradients (dW). move_dw assigns them to all-to-alls by the paper's greedy (assign_dw.h);
+// its schedule is that of policy `dw`, and of `lancet` if search_orders finds no shorter one. In the orders of
+// search_orders, which are those of all split steps and one of the unsplit step, the list scheduler places them as
+// fillers: they run where the compute stream would wait for the network (orders.h, order_search.cpp).
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Ca
 Candidate order_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
 // Move weight gradients under the backward all-to-alls (dw_schedule.cpp), and cut all-reduces into chunks that run
-// between all-to-alls (reduce_schedule.cpp). Always applied; each leaves the program unchanged if moving does not pay.
+// between all-to-alls (reduce_schedule.cpp). Always applied; each leaves the step unchanged if moving does not pay.
 Candidate move_dw(const Step& step, const config::Overlap& overlap, Candidate candidate);
 Candidate chunk_all_reduces(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
@@ -79,9 +79,9 @@ Candidate split_forward(const Step& step, const config::Overlap& overlap, Candid
 // since the text leaves padding to better kernels (section 8).
 Candidate pipelines_with_copies(const Step& step, const config::Overlap& overlap, Candidate candidate);
 
-// Moves weight gradients by the paper's greedy alone (Lancet, section 4, Algorithm 1): no slack for slower messages, no
-// improvement, no limit of the distance, no comparison with the step before. Always applied. All-reduces follow the
-// gradients that they need and are as sync made them: the text leaves them to other systems (sections 1 and 8). The
+// Moves weight gradients as the paper does (Lancet, section 4, Algorithm 1): messages beside computation are as fast as
+// alone and cost the cores nothing, and nothing is compared with the step before. Always applied. All-reduces follow
+// the gradients that they need and are as sync made them: the text leaves them to other systems (sections 1 and 8). The
 // paper moves weight gradients before it makes pipelines; here it is the other way round, with the same result, since a
 // weight gradient waits for the whole forward pass.
 Candidate move_dw_greedily(const Step& step, const config::Overlap& overlap, Candidate candidate);
@@ -124,21 +124,16 @@ Candidate across_steps(const Step& step, const config::Overlap& overlap, Candida
 // their bytes.
 struct DwReport {
   double slack_ms = 0, covered_ms = 0;  // covered: by what was moved under them
-  double before_ms = 0, after_ms = 0;   // simulated makespans
   int movable = 0;                      // instructions that could have been moved
 };
 // Moves computation under all-to-alls that it is independent of (Lancet, section 4): dense and expert dWs, updates that
-// wait for no all-reduce, and other computation beside an MoE layer. The instructions assigned to an all-to-all
-// (assign_dw.h) follow it in the program; all-reduces move to where their gradients are now complete. Returns the
-// Program unchanged if the simulation finds no shorter step. op_costs: per instruction.
+// wait for no all-reduce, and other computation beside an MoE layer. Algorithm 1: each all-to-all, in launch order,
+// gets the instruction whose time is closest to what is left of its slack, until nothing is left of it or no
+// instruction can be moved there. The text labels whatever no path joins to an all-to-all; an instruction that another
+// one waits for keeps its place before it. The instructions assigned to an all-to-all follow it in the program;
+// all-reduces move to where their gradients are now complete. op_costs: per instruction.
 ir::Program dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs,
-                        const cost::Interference& interference, double launch_ms, DwReport* report = nullptr);
-
-// Algorithm 1 of the paper: each all-to-all, in launch order, gets the instruction whose time is closest to what is
-// left of its own, until nothing is left of it or no instruction can be moved there. Always applied. The text labels
-// whatever no path joins to an all-to-all; an instruction that another one waits for keeps its place before it. The
-// report's slack is the time of the all-to-alls; it has no makespans.
-ir::Program greedy_dw_schedule(const ir::Program& program, std::span<const cost::OpCost> op_costs, DwReport& report);
+                        const cost::Interference& interference, DwReport* report = nullptr);
 
 // Cuts the all-reduces of gradients into chunks, and schedules chunks that fit between the all-to-alls.
 struct Chunked {
