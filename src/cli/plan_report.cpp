@@ -30,6 +30,24 @@ char letter(const ir::Instruction& instruction) {
 
 constexpr std::size_t columns = 100;
 
+// What predicted gains were off by at most on emulated devices under even loads (docs/planning.md, "Predicted against
+// measured").
+constexpr double gain_error = 0.02;
+
+// A line where the chosen policy is shorter than all others by less than predictions can tell; else empty.
+std::string nearest_policy(const planner::PlanReport& report) {
+  const planner::PolicyResult *chosen = nullptr, *nearest = nullptr;
+  for (const planner::PolicyResult& result : report.policies)
+    if (const planner::PolicyResult*& best = result.policy == report.chosen ? chosen : nearest;
+        !best || result.timeline.makespan < best->timeline.makespan)
+      best = &result;
+  if (!chosen || !nearest) return "";
+  const double longer = nearest->timeline.makespan / chosen->timeline.makespan - 1;
+  if (longer < 0 || longer >= gain_error) return "";
+  return fmt::format("nearest: {} is {:.1f}% longer; predicted gains are off by up to {:.0f}%\n", nearest->policy,
+                     100 * longer, 100 * gain_error);
+}
+
 std::string stream_row(const ir::Plan& plan, ir::Stream stream, double end) {
   std::vector<std::map<char, double>> busy(columns);
   const double width = end / columns;
@@ -80,6 +98,7 @@ std::string policy_table(const planner::PlanReport& report) {
   if (bound.ms() > 0)  // else the plan is from a file
     text += fmt::format("{:<{}} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute, or a network of {:.1f} ms\n",
                         "bound", width, bound.ms(), bound.compute, "", bound.network);
+  text += nearest_policy(report);
   if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
   if (!report.why_not_across_steps.empty())
     text += fmt::format("border: each step ends before the next one begins: {}\n", report.why_not_across_steps);
