@@ -96,8 +96,12 @@ std::string policy_table(const planner::PlanReport& report) {
   }
   const planner::LowerBound& bound = report.lower_bound;
   if (bound.ms() > 0)  // else the plan is from a file
-    text += fmt::format("{:<{}} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute, or a network of {:.1f} ms\n",
-                        "bound", width, bound.ms(), bound.compute, "", bound.network);
+    text +=
+        fmt::format("{:<{}} {:>9.1f} {:>9.1f} {:>44} of whole operations: compute; a network of {:.1f} ms{}\n", "bound",
+                    width, bound.ms(), bound.compute, "", bound.network,
+                    bound.in_turn > 0
+                        ? fmt::format("; forward pass, sums of gradients and updates in turn, {:.1f} ms", bound.in_turn)
+                        : "");
   text += nearest_policy(report);
   if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
   if (!report.why_not_across_steps.empty())

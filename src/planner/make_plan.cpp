@@ -254,6 +254,21 @@ class Schedules {
   std::vector<std::vector<Rungs>> made_;  // by policy and limit of parts
 };
 
+// Where updates wait for the norm of the gradients, three things follow one another: the forward pass, without which no
+// gradient is complete; the sums that the norm is made of; and the updates, which some forward pass reads. 0 where they
+// do not.
+double in_turn_ms(const Candidate& unsplit) {
+  const std::vector<bool> may_cross = schedule::may_cross_steps(unsplit.program);
+  double sums = 0, computed = 0;
+  for (std::size_t i = 0; i < may_cross.size(); ++i) {
+    const ir::Instruction& at = unsplit.program.instructions[i];
+    if (at.stream == ir::Stream::reduce && at.role == ir::Role::sync && !may_cross[i]) sums += unsplit.op_costs[i].ms;
+    if (at.stream == ir::Stream::compute && (at.role == ir::Role::forward || may_cross[i]))
+      computed += unsplit.op_costs[i].ms;
+  }
+  return sums > 0 ? computed + sums : 0;
+}
+
 // Hidden communication adds its core time to the compute stream, exposed communication its own time to the step, so it
 // adds at least the smaller of the two. Where messages would take more than most_of_cores together, as further rounds
 // of a layer do beside all-reduces, the rest is not added. Two streams that share the network have a common speed of at
@@ -275,7 +290,7 @@ LowerBound lower_bound_of(const Candidate& unsplit, const cost::Interference& in
   const double speed = interference.queue_ms ? 0.5 : std::max(interference.network_beside_network, 0.5);
   const double both = std::min(all_to_all, all_reduce);
   const double network = std::max(all_to_all, all_reduce) - both + both / speed;
-  return {compute + std::min(core, network), network};
+  return {compute + std::min(core, network), network, in_turn_ms(unsplit)};
 }
 
 const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {

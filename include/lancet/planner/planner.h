@@ -1,6 +1,7 @@
 // The planner: makes a rank's Plan from a logical forward Program by the pipeline of passes of a policy.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -64,11 +65,12 @@ struct PolicyResult {
 };
 
 // A lower bound on the makespan of every order of the step's whole instructions: the work of the compute stream, with
-// the core time of moving bytes, and the work of the network. Milliseconds. Parts may together take a little less time
-// than the whole message or product.
+// the core time of moving bytes; the work of the network; or, where updates wait for the norm of the gradients
+// (train.clip_grad), the forward pass, the sums of gradients and the updates one after the other. Milliseconds. Parts
+// may together take a little less time than the whole message or product.
 struct LowerBound {
-  double compute = 0, network = 0;
-  double ms() const { return compute > network ? compute : network; }
+  double compute = 0, network = 0, in_turn = 0;
+  double ms() const { return std::max({compute, network, in_turn}); }
 };
 
 // A plan within a budget. Bytes of a rank: named tensors and the arena.
