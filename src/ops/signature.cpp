@@ -38,7 +38,7 @@ struct Tensor {
   bool optional = false;          // of an operand
   bool written = false;           // of an operand: updated in place
   bool accumulates = false;       // of a result
-  std::string_view present = {};  // of a result: the attribute that must not be 0
+  std::string_view present = {};  // of a result: the attribute that must not be 0 where the instruction has it
 };
 
 struct Parsed {
@@ -185,7 +185,7 @@ class Match {
     Types results;
     std::size_t accumulators = 0;
     for (const Tensor& tensor : form_.results) {
-      if (!tensor.present.empty() && attributes_.integer(tensor.present, 0) == 0) continue;
+      if (!tensor.present.empty() && attributes_.integer(tensor.present, 1) == 0) continue;
       LANCET_ASSIGN(TensorType type, type_of(tensor));
       accumulators += tensor.accumulates;
       results.push_back(type);

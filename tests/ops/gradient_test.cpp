@@ -75,7 +75,7 @@ bool is_choice(const ops::OpDef& op) { return op.kind == ops::Kind::choice; }
 std::vector<std::vector<std::size_t>> gradient_sets(const ops::OpDef& op) {
   if (op.kind == ops::Kind::loss) return {{}};
   if (is_choice(op)) return {{1, 2}, {1}};
-  if (op.name == "add_layer_norm") return {{0, 1}, {1}};
+  if (op.name == "add_layer_norm" || op.name == "add_rms_norm") return {{0, 1}, {1}};
   return {{0}};
 }
 

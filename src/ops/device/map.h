@@ -39,12 +39,13 @@ struct MapPack {
   }
 };
 
-// Over a whole tensor. Bytes: each element of each tensor once. A thread has N loads of 16 bytes in flight and eight
-// blocks fit a multiprocessor, so 32 KB or more are in flight per multiprocessor.
-template <class T, int N, class F>
+// Over a whole tensor. pack(start, part) makes the pack from element `start` on. Bytes: each element of each tensor
+// once. A thread has a load of 16 bytes or more in flight and eight blocks fit a multiprocessor, so 32 KB or more are
+// in flight per multiprocessor.
+template <class T, class P>
 struct Map {
   static constexpr int threads = 256, blocks_per_sm = 8;
-  MapPack<T, N, F> pack;
+  P pack;
   std::int64_t n;
 
   template <class Block>
@@ -56,10 +57,10 @@ struct Map {
 
 // Over the filled rows of [E,R,columns]: expert e has [rows[e,0], rows[e,W]). The launch has blocks for the whole
 // buffer; blocks without a filled row end at once. Packs start at multiples of their size, not at row boundaries.
-template <class T, int N, class F>
+template <class T, class P>
 struct MapRows {
   static constexpr int threads = 256, blocks_per_sm = 8;
-  MapPack<T, N, F> pack;
+  P pack;
   const std::int32_t* rows;  // [E, row_width]
   std::int64_t row_width, buffer_rows, columns, blocks_per_expert;
 
@@ -76,27 +77,28 @@ struct MapRows {
   }
 };
 
-// Binds the map of f. `out` may be one of the inputs. rows: the index of the operand with the filled rows; -1, or
-// absent from the instruction: the whole tensor.
-template <class T, class F, class... In>
-Kernel bind_map(const KernelArgs& args, int rows, F f, T* out, const In*... in) {
-  constexpr int count = sizeof...(In);
-  const MapPack<T, count, F> pack{out, {{in...}}, f, aligned(out, in...)};
-  const Shape& shape = args.operands[0].shape();
+// Runs `pack` over a tensor of this shape. rows: the index of the operand with the filled rows; -1, or absent from the
+// instruction: the whole tensor.
+template <class T, class P>
+Kernel run_packs(const KernelArgs& args, int rows, const Shape& shape, const P& pack) {
   if (rows < 0 || !args.has(rows)) {
-    const Map<T, count, F> kernel{pack, shape.elements()};
+    const Map<T, P> kernel{pack, shape.elements()};
     return run_steps(args.stream, Step{divide_up(kernel.n, kernel.threads * Pack<T>::size), kernel});
   }
   const TensorView& filled = args.operands[std::size_t(rows)];
   // One pack more than the rows fill, because rows may start within a pack.
   const std::int64_t packs = divide_up(shape[1] * shape[2], Pack<T>::size) + 1;
-  const MapRows<T, count, F> kernel{pack,
-                                    filled.as<std::int32_t>(),
-                                    filled.shape()[1],
-                                    shape[1],
-                                    shape[2],
-                                    divide_up(packs, MapRows<T, count, F>::threads)};
+  const MapRows<T, P> kernel{
+      pack, filled.as<std::int32_t>(), filled.shape()[1], shape[1], shape[2], divide_up(packs, MapRows<T, P>::threads)};
   return run_steps(args.stream, Step{shape[0] * kernel.blocks_per_expert, kernel});
+}
+
+// Binds the map of f. `out` may be one of the inputs. rows: as for run_packs.
+template <class T, class F, class... In>
+Kernel bind_map(const KernelArgs& args, int rows, F f, T* out, const In*... in) {
+  constexpr int count = sizeof...(In);
+  return run_packs<T>(args, rows, args.operands[0].shape(),
+                      MapPack<T, count, F>{out, {{in...}}, f, aligned(out, in...)});
 }
 
 // The kernel of an element-wise op f(in... [, rows]), as cpu::map_op.

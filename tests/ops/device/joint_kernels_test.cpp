@@ -112,49 +112,55 @@ TEST_CASE("updates bound as one kernel do what each does alone, bit for bit") {
   }
 }
 
-TEST_CASE("layer norm's dw takes the sums of a dx before it, with the bits that it has alone") {
-  for (const auto& [type, d] : {std::pair{DType::bf16, 1000}, {DType::bf16, 40}, {DType::f32, 260}, {DType::f32, 400}})
-    for (const std::int64_t rows : {1, 70, 333}) {
-      INFO(name(type) << ", " << rows << " rows of " << d);
-      const ir::TensorType row_type{type, {1, rows, d}}, vector{DType::f32, {d}}, stats{DType::f32, {1, rows, 2}};
-      const ops::Sample of_dx{{{row_type}, {row_type}, {vector}, {stats, ops::Fill::positive}, {row_type}}, {}};
-      auto operands = make_operands(of_dx, SampleRoute(of_dx, seed), seed);
-      const Outcome dx = run_emulated(ops::op("layer_norm_dx"), operands, {}, 1);
-      const Outcome dw = run_emulated(ops::op("layer_norm_dw"), {operands[0], operands[1], operands[3]}, {}, 1);
+TEST_CASE("a norm's dw takes the sums of a dx before it, with the bits that it has alone") {
+  for (const std::string norm : {"layer_norm", "rms_norm"})
+    for (const auto& [type, d] :
+         {std::pair{DType::bf16, 1000}, {DType::bf16, 40}, {DType::f32, 260}, {DType::f32, 400}})
+      for (const std::int64_t rows : {1, 70, 333}) {
+        INFO(norm << ", " << name(type) << ", " << rows << " rows of " << d);
+        const bool centred = norm == "layer_norm";
+        const ir::TensorType row_type{type, {1, rows, d}}, vector{DType::f32, {d}},
+            stats{DType::f32, {1, rows, centred ? 2 : 1}};
+        const ops::Sample of_dx{{{row_type}, {row_type}, {vector}, {stats, ops::Fill::positive}, {row_type}}, {}};
+        auto operands = make_operands(of_dx, SampleRoute(of_dx, seed), seed);
+        const Outcome dx = run_emulated(ops::op(norm + "_dx"), operands, {}, 1);
+        const Outcome dw = run_emulated(ops::op(norm + "_dw"), {operands[0], operands[1], operands[3]}, {}, 1);
 
-      const auto instruction = [](std::string op, std::vector<ir::TensorId> ids) {
-        ir::Instruction at;
-        at.op = std::move(op), at.operands = std::move(ids);
-        return at;
-      };
-      const ir::Instruction dx_at = instruction("layer_norm_dx", {{0}, {1}, {2}, {3}, {4}}),
-                            dw_at = instruction("layer_norm_dw", {{0}, {1}, {3}});
-      HostDevice device;
-      HostStream stream;
-      {
-        ops::BindNotes notes;
-        GuardedTensor dx_result(row_type), dgamma(vector), dbeta(vector);
-        const auto bind = [&](const ir::Instruction& at, std::vector<ops::TensorView> results) {
-          ops::KernelArgs args{.op = at.op, .operands = {}, .results = std::move(results), .attributes = at.attributes};
-          for (const ir::TensorId id : at.operands) args.operands.push_back(operands[id.index()].view());
-          args.device = &device, args.stream = &stream, args.instruction = &at, args.notes = &notes;
-          return find_emulated_kernel(at.op)->bind(args);
+        const auto instruction = [](std::string op, std::vector<ir::TensorId> ids) {
+          ir::Instruction at;
+          at.op = std::move(op), at.operands = std::move(ids);
+          return at;
         };
-        const ops::Kernel first = bind(dx_at, {dx_result.view()});
+        const ir::Instruction dx_at = instruction(norm + "_dx", {{0}, {1}, {2}, {3}, {4}}),
+                              dw_at = instruction(norm + "_dw", {{0}, {1}, {3}});
+        HostDevice device;
+        HostStream stream;
+        {
+          ops::BindNotes notes;
+          GuardedTensor dx_result(row_type), dgamma(vector), dbeta(vector);
+          const auto bind = [&](const ir::Instruction& at, std::vector<ops::TensorView> results) {
+            ops::KernelArgs args{
+                .op = at.op, .operands = {}, .results = std::move(results), .attributes = at.attributes};
+            for (const ir::TensorId id : at.operands) args.operands.push_back(operands[id.index()].view());
+            args.device = &device, args.stream = &stream, args.instruction = &at, args.notes = &notes;
+            return find_emulated_kernel(at.op)->bind(args);
+          };
+          const ops::Kernel first = bind(dx_at, {dx_result.view()});
+          CHECK(device.blocks() == 0);
+          const ops::Kernel second = bind(dw_at, centred ? std::vector{dgamma.view(), dbeta.view()}
+                                                         : std::vector{dgamma.view()});  // has no workspace
+          CHECK(device.blocks() == 1);
+          ops::device::emulated::order_seed = 2;
+          REQUIRE(first().ok());
+          std::memset(operands[0].data(), 0xff, operands[0].size());  // dw reads neither dy nor x
+          REQUIRE(second().ok());
+          CHECK(dx_result.same_bytes(dx.results[0]));
+          CHECK(dgamma.same_bytes(dw.results[0]));
+          if (centred) CHECK(dbeta.same_bytes(dw.results[1]));
+          CHECK((dx_result.intact() && dgamma.intact() && dbeta.intact()));
+        }
         CHECK(device.blocks() == 0);
-        const ops::Kernel second = bind(dw_at, {dgamma.view(), dbeta.view()});  // has no workspace
-        CHECK(device.blocks() == 1);
-        ops::device::emulated::order_seed = 2;
-        REQUIRE(first().ok());
-        std::memset(operands[0].data(), 0xff, operands[0].size());  // dw reads neither dy nor x
-        REQUIRE(second().ok());
-        CHECK(dx_result.same_bytes(dx.results[0]));
-        CHECK(dgamma.same_bytes(dw.results[0]));
-        CHECK(dbeta.same_bytes(dw.results[1]));
-        CHECK((dx_result.intact() && dgamma.intact() && dbeta.intact()));
       }
-      CHECK(device.blocks() == 0);
-    }
 }
 
 // A warp copies its rows two ahead into a ring of three: here it has none, one, or up to nine. The widths take three

@@ -80,6 +80,7 @@ TEST_CASE("emulated device kernels at the edges of their shapes") {
     for (const std::int64_t d : {1, 7, 1000, 2049, 9001}) {
       cases.push_back(
           {"layer_norm", {{{{t, {1, 3, d}}}, {{f32, {d}}, Fill::positive}, {{f32, {d}}}}, {{"eps", 1e-5}}}});
+      cases.push_back({"rms_norm", {{{{t, {1, 3, d}}}, {{f32, {d}}, Fill::positive}}, {{"eps", 1e-6}}}});
       cases.push_back({"layer_norm_dx",
                        {{{{t, {1, 3, d}}}, {{t, {1, 3, d}}}, {{f32, {d}}}, {{f32, {1, 3, 2}}, Fill::positive}}, {}}});
     }

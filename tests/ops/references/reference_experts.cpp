@@ -20,13 +20,14 @@ void for_rows(const DoubleTensor& rows, Index R, F f) {  // f(e, row of [E*R])
     for (Index r = Index(rows[e * columns]); r < Index(rows[e * columns + columns - 1]); ++r) f(e, e * R + r);
 }
 
-void expert_linear(ReferenceCall& c) {  // x [E,R,K], w [E,N,K], b [E,N], rows
-  const auto &x = c.operands[0], &w = c.operands[1], &b = c.operands[2];
+void expert_linear(ReferenceCall& c) {  // x [E,R,K], w [E,N,K] [, b [E,N]], rows
+  const auto &x = c.operands[0], &w = c.operands[1];
+  const bool biased = c.operands.size() > 3;
   const Index N = w.shape()[1], K = w.shape()[2];
   c.length = double(K);
-  for_rows(c.operands[3], x.shape()[1], [&](Index e, Index r) {
+  for_rows(c.operands.back(), x.shape()[1], [&](Index e, Index r) {
     for (Index n = 0; n < N; ++n) {
-      double sum = b[e * N + n];
+      double sum = biased ? c.operands[2][e * N + n] : 0.0;
       for (Index k = 0; k < K; ++k) sum += x[r * K + k] * w[(e * N + n) * K + k];
       c.results[0][r * N + n] = sum;
     }
@@ -50,13 +51,13 @@ void expert_linear_dw(ReferenceCall& c) {  // dy [E,R,N], x [E,R,K], rows [, acc
   const auto &dy = c.operands[0], &x = c.operands[1];
   const Index N = dy.shape()[2], K = x.shape()[2];
   c.length = double(dy.shape()[1]);
-  for (std::size_t i : {0, 1})
+  for (std::size_t i = 0; i < c.results.size(); ++i)
     for (Index j = 0; j < Index(c.results[i].values.size()); ++j)
       c.results[i][j] = c.has(3 + i) ? c.operands[3 + i][j] : 0.0;
   for_rows(c.operands[2], dy.shape()[1], [&](Index e, Index r) {
     for (Index n = 0; n < N; ++n) {
       for (Index k = 0; k < K; ++k) c.results[0][(e * N + n) * K + k] += dy[r * N + n] * x[r * K + k];
-      c.results[1][e * N + n] += dy[r * N + n];
+      if (c.results.size() > 1) c.results[1][e * N + n] += dy[r * N + n];
     }
   });
 }
@@ -92,6 +93,20 @@ void gelu(ReferenceCall& c) {
 }
 void gelu_dx(ReferenceCall& c) {
   for_elements(c, 2, [&](Index i) { return c.operands[0][i] * gelu_slope(c.operands[1][i]); });
+}
+
+// ---- SwiGLU: gate and up of each feature are side by side
+
+double silu(double x) { return x / (1 + std::exp(-x)); }
+void swiglu(ReferenceCall& c) {
+  for_elements(c, 1, [&](Index i) { return silu(c.operands[0][2 * i]) * c.operands[0][2 * i + 1]; });
+}
+void swiglu_dx(ReferenceCall& c) {
+  const auto &dy = c.operands[0], &x = c.operands[1];
+  for_elements(c, 2, [&](Index i) {
+    const double gate = x[i - i % 2], up = x[i - i % 2 + 1], s = 1 / (1 + std::exp(-gate));
+    return dy[i / 2] * (i % 2 == 0 ? up * (s + gate * s * (1 - s)) : gate * s);
+  });
 }
 
 // ---- GELU within a product
@@ -151,10 +166,13 @@ void add_expert_references(std::map<std::string_view, Reference>& table) {
                 {"expert_linear_dx", expert_linear_dx},
                 {"expert_linear_dx_gelu", expert_linear_dx_gelu},
                 {"expert_linear_gelu", expert_linear_gelu},
+                {"expert_product", expert_linear},
                 {"gelu", gelu},
                 {"gelu_dx", gelu_dx},
                 {"linear_dx_gelu", linear_dx_gelu},
-                {"linear_gelu", linear_gelu}});
+                {"linear_gelu", linear_gelu},
+                {"swiglu", swiglu},
+                {"swiglu_dx", swiglu_dx}});
 }
 
 }  // namespace lancet::test

@@ -143,6 +143,54 @@ void layer_norm_dw(ReferenceCall& c) {  // dy, x, stats [, accumulators of dgamm
   }
 }
 
+void rms_rows(ReferenceCall& c, const DoubleTensor& x, const DoubleTensor& gamma, DoubleTensor& y,
+              DoubleTensor& stats) {
+  const Index D = back_of(x);
+  c.length = double(D);
+  for (Index r = 0; r < rows_of(x); ++r) {
+    double square = 0;
+    for (Index d = 0; d < D; ++d) square += x[r * D + d] * x[r * D + d] / double(D);
+    stats[r] = 1 / std::sqrt(square + c.attributes.real("eps"));
+    for (Index d = 0; d < D; ++d) {
+      const double normalized = x[r * D + d] * stats[r];
+      y[r * D + d] = (x.type.dtype == DType::bf16 ? round_to_bf16(normalized) : normalized) * gamma[d];
+    }
+  }
+}
+
+void rms_norm(ReferenceCall& c) { rms_rows(c, c.operands[0], c.operands[1], c.results[0], c.results[1]); }
+
+void add_rms_norm(ReferenceCall& c) {
+  add(c);
+  if (c.results[0].type.dtype == DType::bf16)
+    for (double& x : c.results[0].values) x = round_to_bf16(x);
+  rms_rows(c, c.results[0], c.operands[2], c.results[1], c.results[2]);
+}
+
+void rms_norm_dx(ReferenceCall& c) {  // dy, x, gamma, stats [, gradient of the sum]
+  const auto &dy = c.operands[0], &x = c.operands[1], &gamma = c.operands[2], &stats = c.operands[3];
+  const Index D = back_of(x);
+  c.length = double(D);
+  for (Index r = 0; r < rows_of(x); ++r) {
+    double dot = 0;
+    for (Index d = 0; d < D; ++d) dot += dy[r * D + d] * gamma[d] * x[r * D + d];
+    for (Index d = 0; d < D; ++d)
+      c.results[0][r * D + d] = stats[r] * dy[r * D + d] * gamma[d] -
+                                std::pow(stats[r], 3) * x[r * D + d] * dot / double(D) +
+                                (c.has(4) ? c.operands[4][r * D + d] : 0.0);
+  }
+}
+
+void rms_norm_dw(ReferenceCall& c) {  // dy, x, stats [, accumulator of dgamma]
+  const auto &dy = c.operands[0], &x = c.operands[1], &stats = c.operands[2];
+  const Index D = back_of(x);
+  c.length = double(rows_of(x));
+  for (Index d = 0; d < D; ++d) {
+    double& dgamma = c.results[0][d] = c.has(3) ? c.operands[3][d] : 0.0;
+    for (Index r = 0; r < rows_of(x); ++r) dgamma += dy[r * D + d] * x[r * D + d] * stats[r];
+  }
+}
+
 // ---- attention
 
 struct Heads {
@@ -480,6 +528,10 @@ std::map<std::string_view, Reference> make_references() {
                                               {"add", add},
                                               {"add_to", add},
                                               {"add_layer_norm", add_layer_norm},
+                                              {"add_rms_norm", add_rms_norm},
+                                              {"rms_norm", rms_norm},
+                                              {"rms_norm_dw", rms_norm_dw},
+                                              {"rms_norm_dx", rms_norm_dx},
                                               {"all_gather_flat", all_reduce},
                                               {"all_gather", of_one_rank},
                                               {"all_reduce", all_reduce},

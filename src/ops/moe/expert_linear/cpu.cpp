@@ -48,6 +48,11 @@ Kernel product(const GroupedMatmulDesc& desc, const cpu::FilledRows& filled, con
   };
 }
 
+// The experts' biases, the operand before the last; null without them.
+const float* bias_of(const KernelArgs& args) {
+  return args.operands.size() > 3 ? args.operands[2].as<const float>() : nullptr;
+}
+
 // The address of the element number `first`.
 const void* from_element(const TensorView& view, std::int64_t first) {
   return view.as<const std::byte>() + first * size_of(view.dtype());
@@ -57,15 +62,15 @@ const void* from_element(const TensorView& view, std::int64_t first) {
 Kernel streamed(const KernelArgs& args) {
   const TensorView &x = args.operands[0], &w = args.operands[1];
   const std::int64_t n = w.shape()[1], k = w.shape()[2], size = size_of(x.dtype());
-  const cpu::FilledRows filled(args.operands[3], x.shape()[1]);
-  const float* bias = args.operands[2].as<float>();
+  const cpu::FilledRows filled(args.operands.back(), x.shape()[1]);
+  const float* bias = bias_of(args);
   return [=, dtype = x.dtype(), from = x.as<const std::byte>(), weights = w.as<const std::byte>(),
           to = args.results[0].as<std::byte>()]() -> Status {
     for (std::int64_t e = 0; e < filled.experts(); ++e) {
       const std::int64_t begin = filled.begin(e), rows = filled.end(e) - begin;
       if (rows > 0)
-        backend::cpu::row_product(rows, n, k, dtype, from + begin * k * size, weights + e * n * k * size, bias + e * n,
-                                  to + begin * n * size);
+        backend::cpu::row_product(rows, n, k, dtype, from + begin * k * size, weights + e * n * k * size,
+                                  bias ? bias + e * n : nullptr, to + begin * n * size);
     }
     return {};
   };
@@ -74,16 +79,17 @@ Kernel streamed(const KernelArgs& args) {
 // With the attribute columns, the product of some rows of each expert's weights, at their place in the whole.
 Kernel bind(const KernelArgs& args) {
   if (args.attributes.integer("streamed", 0)) return streamed(args);
-  const TensorView &x = args.operands[0], &w = args.operands[1], &b = args.operands[2], &y = args.results[0];
+  const TensorView &x = args.operands[0], &w = args.operands[1], &y = args.results[0];
+  const float* bias = bias_of(args);
   const std::int64_t all = w.shape()[1], k = w.shape()[2], columns = y.shape()[2];
   const std::int64_t first = columns < all ? args.attributes.integer("part", 0) * columns : 0;
   GroupedMatmulDesc desc = extents(GroupedRows::m, x.shape()[0], x.shape()[1], columns, k, x.dtype(), x.dtype());
   desc.product.trans_b = true;
-  desc.product.bias = DType::f32;
+  if (bias) desc.product.bias = DType::f32;
   desc.stride_b = all * k;
   desc.stride_bias = all;
-  return product(desc, {args.operands[3], x.shape()[1]}, x.data, from_element(w, first * k), from_element(b, first),
-                 y.data);
+  return product(desc, {args.operands.back(), x.shape()[1]}, x.data, from_element(w, first * k),
+                 bias ? bias + first : nullptr, y.data);
 }
 
 Kernel bind_dx(const KernelArgs& args) {
@@ -122,6 +128,7 @@ Kernel bind_dw(const KernelArgs& args) {
   desc.stride_c = n * k;
   const cpu::FilledRows filled(args.operands[2], dy.shape()[1]);
   const Kernel weights = product(desc, filled, dy.data, x.data, nullptr, args.results[0].data);
+  if (args.results.size() == 1) return weights;
   float* db = args.results[1].as<float>();
   return cpu::by_dtype(dy.dtype(), [&]<class T>(T) -> Kernel {
     const T* gradient = dy.as<T>();
@@ -132,7 +139,8 @@ Kernel bind_dw(const KernelArgs& args) {
   });
 }
 
-const CpuKernel table[] = {{"expert_linear", bind}, {"expert_linear_dx", bind_dx}, {"expert_linear_dw", bind_dw}};
+const CpuKernel table[] = {
+    {"expert_linear", bind}, {"expert_product", bind}, {"expert_linear_dx", bind_dx}, {"expert_linear_dw", bind_dw}};
 
 }  // namespace
 

@@ -17,11 +17,11 @@ std::int64_t first_column(const KernelArgs& args) {
 
 Kernel bind(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
-    auto p = grouped_operands<T>(args, args.operands[3]);
+    auto p = grouped_operands<T>(args, args.operands.back());
     p.width = int(args.results[0].shape()[2]), p.depth = int(args.operands[1].shape()[2]);
     p.all_columns = int(args.operands[1].shape()[1]);
     p.b += first_column(args) * p.depth;
-    p.bias = args.operands[2].as<float>() + first_column(args);
+    if (args.operands.size() > 3) p.bias = args.operands[2].as<float>() + first_column(args);
     return bind_product<ExpertProduct::forward, Epilogue::round>(args, p);
   });
 }
@@ -40,13 +40,14 @@ Kernel bind_dw(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[2]);
     p.height = int(args.operands[0].shape()[2]), p.width = int(args.operands[1].shape()[2]);
-    p.db = args.results[1].as<float>();
+    if (args.results.size() > 1) p.db = args.results[1].as<float>();
     p.accumulate = args.has(3);
     return bind_product<ExpertProduct::dw, Epilogue::round>(args, p);
   });
 }
 
-const DeviceKernel table[] = {{"expert_linear", bind}, {"expert_linear_dx", bind_dx}, {"expert_linear_dw", bind_dw}};
+const DeviceKernel table[] = {
+    {"expert_linear", bind}, {"expert_product", bind}, {"expert_linear_dx", bind_dx}, {"expert_linear_dw", bind_dw}};
 
 }  // namespace
 

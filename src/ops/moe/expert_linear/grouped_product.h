@@ -282,7 +282,7 @@ struct GroupedTensorProduct {
   template <class Shape, class Block>
   LANCET_DEVICE void gradient(Block& block, const GroupedTile& tile) const {
     const bf16 *a = p.a + tile.first_row * p.height, *b = p.b + tile.first_row * p.width;
-    const bool row_sums = tile.column + warp_column<Shape>(block.thread()) == 0;
+    const bool row_sums = p.db && tile.column + warp_column<Shape>(block.thread()) == 0;
     TileSums<Shape> sums;
     tile_product<Along::rows, Along::rows, true>(
         block, aligned_ring(block), {a + tile.row, p.height, p.height - tile.row},
@@ -351,7 +351,7 @@ struct GroupedPlainProduct {
           static_cast<T*>(p.c)[at] = from_f32<T>(value);
         }
       }
-      if (product == ExpertProduct::dw && first_column == 0)
+      if (product == ExpertProduct::dw && p.db && first_column == 0)
         p.db[of_all] = (p.accumulate ? p.db[of_all] : 0.f) + sums.row_sums[i];
     }
   }

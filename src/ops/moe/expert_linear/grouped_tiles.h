@@ -23,7 +23,7 @@ struct GroupedOperands {
   const T *a, *b;
   const float* bias;  // [experts, width], or null
   void* c;            // T, or f32 for dw
-  float* db;          // dw only: [experts, height]
+  float* db;          // dw only: [experts, height], or null
   const std::int32_t* filled;
   int experts, sources;
   std::int64_t buffer_rows;

@@ -1,7 +1,8 @@
 // One linear layer per expert, over its filled rows only: y[e,r] = x[e,r] w[e]^T + b[e] for rows[e,0] <= r < rows[e,W].
 // x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from all_to_all_counts). Other rows are neither read nor written.
 // Attribute tokens: the expected number of filled rows. Attribute streamed=1: as for linear. Attributes columns and
-// part: expert_linear and expert_linear_dx make these columns of the result only (OpDef::column_tiles).
+// part: all but expert_linear_dw make these columns of the result only (OpDef::column_tiles). expert_product(x, w,
+// rows) is the same without b; its expert_linear_dw has the attribute bias=0 and no gradient of b.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -19,10 +20,13 @@ Status check_columns(const OpInput& in, Types& results) {
 
 void gradient(GradientContext& g) {
   const ir::Instruction& forward = g.instruction();
-  const TensorId dy = g.result_gradient(0), rows = forward.operands[3];
+  const bool bias = forward.operands.size() > 3;
+  const TensorId dy = g.result_gradient(0), rows = forward.operands.back();
   if (g.needs_gradient(0))
     g.add(0, g.emit("expert_linear_dx", {dy, forward.operands[1], rows}, forward.attributes, ir::Role::dx)[0]);
-  emit_dw(g, "expert_linear_dw", {dy, forward.operands[0], rows}, forward.attributes, 1, 2);
+  Attributes attributes = forward.attributes;
+  if (!bias) attributes.set("bias", std::int64_t(0));
+  emit_dw(g, "expert_linear_dw", {dy, forward.operands[0], rows}, attributes, 1, bias ? 2 : 1);
 }
 
 // The work of a product over the expected filled rows. rows: the shape of the buffer, whose last extent is summed over
@@ -50,12 +54,25 @@ Work work_dw(const OpInput& in) {
 const Attributes sample_route{{"capacity", 8}, {"tokens", 16}};
 const Attributes streamed_route{{"capacity", 8}, {"tokens", 16}, {"streamed", 1}};  // as linear's
 
+const Attributes unbiased_route{{"bias", 0}, {"capacity", 8}, {"tokens", 16}};
 const Attributes groups_route{{"capacity", 2}, {"groups", 4}, {"tokens", 16}};
 
 const OpDef table[] = {
     {.name = "expert_linear",
      .forms = {{"x[e,~r,k] w[e,n,k] b:f32[e,n] rows:i32[e,~*] -> y[e,~r,n]",
                 "~ time /tokens, e /tokens, ~ space /tokens, n space, k space b=once"}},
+     .check = check_columns,
+     .gradient = gradient,
+     .work = work,
+     .weights = {1},
+     .samples = {of("e=4 r=8 k=24 n=16", sample_route), of("e=4 r=8 k=32 n=16 bf16", sample_route),
+                 of("e=4 r=8 k=24 n=16", streamed_route), of("e=4 r=8 k=24 n=16", groups_route)},
+     .column_tiles = true,
+     .kind = Kind::product,
+     .again = Again{}},
+    {.name = "expert_product",
+     .forms = {{"x[e,~r,k] w[e,n,k] rows:i32[e,~*] -> y[e,~r,n]",
+                "~ time /tokens, e /tokens, ~ space /tokens, n space, k space"}},
      .check = check_columns,
      .gradient = gradient,
      .work = work,
@@ -75,11 +92,11 @@ const OpDef table[] = {
      .column_tiles = true,
      .kind = Kind::product},
     {.name = "expert_linear_dw",
-     .forms = {{"dy[e,~r,n] x[e,~r,k] rows:i32[e,~*] -> +dw:f32[e,n,k] +db:f32[e,n]",
+     .forms = {{"dy[e,~r,n] x[e,~r,k] rows:i32[e,~*] -> +dw:f32[e,n,k] +db?bias:f32[e,n]",
                 "~ time /tokens, e /tokens, ~ space /tokens, n space, k space db=whole"}},
      .work = work_dw,
      .samples = {of("e=4 r=8 n=16 k=24 +dw +db", sample_route), of("e=4 r=8 n=16 k=32 bf16", sample_route),
-                 of("e=4 r=8 n=16 k=24", groups_route)},
+                 of("e=4 r=8 n=16 k=24", groups_route), of("e=4 r=8 n=16 k=24 +dw", unbiased_route)},
      .kind = Kind::product},
 };
 

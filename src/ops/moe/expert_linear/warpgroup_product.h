@@ -187,7 +187,7 @@ struct GroupedWarpgroupProduct {
       float sums[128];
       if constexpr (dw) {
         float row_sums[4];
-        if (tile.column == 0)
+        if (p.db && tile.column == 0)
           multiply_slices<true>(block, shared, ring, use, tile.rows, slices, sums, row_sums);
         else
           multiply_slices<false>(block, shared, ring, use, tile.rows, slices, sums, row_sums);
@@ -333,7 +333,7 @@ struct GroupedWarpgroupProduct {
         if (p.accumulate) sum.x += at->x, sum.y += at->y;
         *at = sum;
       }
-      if (tile.column == 0 && t == 0) p.db[of_all] = (p.accumulate ? p.db[of_all] : 0.f) + row_sums[2 * h];
+      if (p.db && tile.column == 0 && t == 0) p.db[of_all] = (p.accumulate ? p.db[of_all] : 0.f) + row_sums[2 * h];
     }
   }
 #endif
