@@ -78,13 +78,13 @@ Status agree(comm::Communicator& world, const Status& mine) {
                failed == ranks ? message : fmt::format("rank {}: {}", first, message), true};
 }
 
-Status agree_on(comm::Communicator& world, std::string_view what, std::string_view mine) {
+Status agree_on(comm::Communicator& world, std::string_view what, std::string_view mine, ExitCode code) {
   LANCET_ASSIGN(const std::vector<std::uint64_t> all, comm::collect(world, hash64(mine)));
   const auto other = std::find_if(all.begin(), all.end(), [&](std::uint64_t hash) { return hash != all[0]; });
   if (other == all.end()) return {};
   return Error{
-      ExitCode::config,
-      fmt::format("expected {} on all ranks, found others on rank {} than on rank 0", what, other - all.begin()), true};
+      code, fmt::format("expected {} on all ranks, found others on rank {} than on rank 0", what, other - all.begin()),
+      true};
 }
 
 Status broadcast_status(comm::Communicator& world, const Status& mine, int root) {

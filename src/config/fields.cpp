@@ -61,8 +61,14 @@ constexpr Condition tensor = {[](const Config& c, int) { return c.mesh.tensor > 
 constexpr Condition masters = {[](const Config& c, int) { return c.train.dtype != DType::f32; },
                                "in fp32, whose weights are the masters themselves"};
 constexpr Condition gpu = {[](const Config& c, int) { return c.device != Device::cpu; }, "on device \"cpu\""};
-constexpr Condition scheduled = {[](const Config& c, int) { return c.train.lr_schedule != LrSchedule::constant; },
-                                 "under train.lr_schedule \"constant\""};
+constexpr Condition falls = {[](const Config& c, int) {
+                               return c.train.lr_schedule != LrSchedule::constant &&
+                                      (c.train.lr_schedule == LrSchedule::wsd
+                                           ? c.train.lr_decay_steps
+                                           : c.train.steps - c.train.lr_warmup_steps) > 1;
+                             },
+                             "without two steps of decay or more (train.lr_schedule, lr_decay_steps, lr_warmup_steps)"};
+constexpr Condition several = {[](const Config&, int ranks) { return ranks > 1; }, "on one rank"};
 constexpr Condition decays = {[](const Config& c, int) { return c.train.lr_schedule == LrSchedule::wsd; },
                               "unless train.lr_schedule is \"wsd\""};
 constexpr Condition adamw = {[](const Config& c, int) { return c.train.optimizer == Optimizer::adamw; },
@@ -191,7 +197,7 @@ constexpr Field table[] = {
         "1: the ranks that sum a weight's gradient divide its optimizer state among them (ZeRO-1); 0: each keeps all")
         .when(sharded),
     ROW(train.reduce_dtype, any(),
-        "type in which gradients travel between ranks; bf16 halves the messages; sums are fp32"),
+        "type in which gradients travel between ranks; bf16 halves the messages; sums are fp32").when(several),
     ROW(train.sequence_parallel, any(),
         "with mesh.tensor > 1: activations between the pairs of products are split along the sequence over mesh.tensor, "
         "which divides train.seq_len").when(tensor),
@@ -208,13 +214,13 @@ constexpr Field table[] = {
     ROW(train.lr, between(0, most_real), "learning rate after warm-up"),
     ROW(train.min_lr, between(0, most_real),
         "learning rate of the last step: of N steps of decay the first has lr, and the rate falls N - 1 times; with one "
-        "step of decay it stays lr").when(scheduled),
+        "step of decay it stays lr").when(falls),
     ROW(train.lr_schedule, any(), "wsd: warm-up, stable, decay over the last lr_decay_steps"),
     ROW(train.lr_warmup_steps, between(0, most_steps),
         "steps of linear increase: the first has lr / lr_warmup_steps, the last lr"),
     ROW(train.lr_decay_steps, between(0, most_steps),
         "wsd: steps of decay at the end, of which the first has lr and the last min_lr").when(decays),
-    ROW(train.weight_decay, between(0, most_factor), "adamw: decoupled decay of weight matrices and embeddings"),
+    ROW(train.weight_decay, between(0, most_factor), "decay of weight matrices and embeddings; adamw: decoupled; sgd: added to the gradient"),
     ROW(train.adam_beta1, below_one(), "").when(adamw),
     ROW(train.adam_beta2, below_one(), "").when(adamw),
     ROW(train.adam_eps, above_zero(1), "").when(adamw),
@@ -257,7 +263,7 @@ constexpr Field table[] = {
         .when(stages),
     ROW(overlap.policy, any(),
         "how communication is overlapped with computation; lancet plan --help lists the policies"),
-    ROW(overlap.bucket_bytes, between(1, 1e12), "approximate bytes of gradients per all-reduce"),
+    ROW(overlap.bucket_bytes, between(1, 1e12), "approximate bytes of gradients per all-reduce").when(several),
     ROW(overlap.max_parts, between(1, 64), "maximum parts of an instruction (rho in Lancet): 1, 2, 4, ...")
         .when(overlaps),
     ROW(overlap.parts, between(0, 64), "forced number of parts, even if slower; 0: the fastest, up to max_parts")
@@ -292,7 +298,7 @@ constexpr Field table[] = {
     ROW(comm.device_all_to_all, any(),
         "all-to-all between GPUs. windows: kernels write to the peers' memory (NVLink within a node, NCCL "
         "2.28); counted: NCCL, with counts on the host; auto: windows if all ranks can access each other's "
-        "memory"),
+        "memory").when(gpu),
     ROW(comm.max_ctas, between(0, 64), "maximum thread blocks of a GPU per NCCL collective; 0: NCCL's choice")
         .when(gpu),
     ROW(emulated.hardware, any(),

@@ -142,6 +142,16 @@ Result<TokenizerId> tokenizer_of_training(const config::Config& config) {
   return TokenizerId{tokenizer.hash(), config.data.tokenizer};
 }
 
+Result<std::string> fingerprint_of(std::span<const std::string> token_files) {
+  std::string text;
+  for (const std::string& path : token_files) {
+    if (path.empty()) continue;
+    LANCET_ASSIGN(const TokenFile file, TokenFile::open(path));
+    text += fmt::format("{} ", file.fingerprint());
+  }
+  return text;
+}
+
 Result<std::unique_ptr<Batches>> training_batches(const config::Config& config, const TokenizerId& tokenizer, int rank,
                                                   int ranks, std::int64_t sample_offset) {
   const ir::Mesh mesh = config::mesh_of(config, ranks);

@@ -208,6 +208,18 @@ int TokenFile::bytes_per_token() const { return mapping_->layout.bytes_per_token
 std::uint64_t TokenFile::tokenizer_hash() const { return mapping_->layout.tokenizer_hash; }
 const fs::path& TokenFile::path() const { return mapping_->path; }
 
+std::uint64_t TokenFile::fingerprint() const {
+  constexpr std::size_t places = 64, length = 4096;
+  const std::size_t bytes = mapping_->shrunk() ? 0 : mapping_->bytes;
+  std::vector<std::uint64_t> hashes{bytes};
+  for (std::size_t i = 0; i < places && bytes > 0; ++i) {
+    const std::size_t first = bytes > length ? (bytes - length) * i / (places - 1) : 0;
+    hashes.push_back(
+        hash64(std::span(static_cast<const std::byte*>(mapping_->address) + first, std::min(bytes, length))));
+  }
+  return hash64(std::as_bytes(std::span(hashes)));
+}
+
 Status TokenFile::read(std::uint64_t first, std::span<TokenId> out) const {
   const TokenLayout& layout = mapping_->layout;
   LANCET_CHECK(first <= layout.tokens && out.size() <= layout.tokens - first, "tokens {}..{} of {}", first,

@@ -109,6 +109,8 @@ Result<EvaluateResult> evaluate(LoadedModel& model, comm::Communicator& world, c
   if (config.model.experts_choose()) config.model.router_group_size = group;
   auto batches = data::evaluation_batches(config, model.tokenizer_id(), world.rank(), world.size());
   LANCET_TRY(comm::agree(world, batches.ok() ? Status() : Status(batches.error())));
+  LANCET_ASSIGN(const std::string files, data::fingerprint_of({&options.data, 1}));
+  LANCET_TRY(comm::agree_on(world, "the same " + options.data, files, ExitCode::data));
   data::Evaluation& evaluation = **batches;
   model::BuildOptions build = planner::build_options(config, model::Mode::evaluate, world.size());
   build.keep_all = config.model.capacity_factor.has_value();  // rounds keep all choices in smaller buffers

@@ -55,6 +55,13 @@ std::string replan_json(const std::optional<StepRecord::Replan>& replan) {
                      number(replan->to_ms), number(replan->planning_ms));
 }
 
+// Opening a pipe would wait for its reader, and a device keeps no records.
+Status check_regular(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) || std::filesystem::is_regular_file(path, error)) return {};
+  return data_error(fmt::format("{}: expected a file for records, found no regular file", path.string()));
+}
+
 // Renames the records of an earlier run, which must not be overwritten.
 Status keep_earlier(const std::filesystem::path& path) {
   std::error_code error;
@@ -116,6 +123,7 @@ std::string step_line(const StepRecord& r, std::int64_t steps, std::optional<dou
 }
 
 Result<MetricsFile> MetricsFile::create(const std::filesystem::path& path) {
+  LANCET_TRY(check_regular(path));
   LANCET_TRY(keep_earlier(path));
   Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file.is_open()) return data_error(fmt::format("cannot create {}: {}", path.string(), std::strerror(errno)));
@@ -171,6 +179,7 @@ Kept scan(const std::filesystem::path& path, std::int64_t step) {
 }  // namespace
 
 Result<MetricsFile> MetricsFile::resume(const std::filesystem::path& path, std::int64_t step) {
+  LANCET_TRY(check_regular(path));
   const Kept kept = scan(path, step);
   Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!file.is_open() || ::ftruncate(file.get(), kept.bytes) != 0)

@@ -256,6 +256,11 @@ Result<bool> is_removed(const fs::path& checkpoint, comm::Communicator& world) {
   return comm::any(world, world.rank() == 0 && gone);
 }
 
+Status agree_on_checkpoint(comm::Communicator& world, const Checkpoint& checkpoint) {
+  return comm::agree_on(world, "the same checkpoint " + checkpoint.path().string(),
+                        checkpoint::to_json(checkpoint.manifest()), ExitCode::data);
+}
+
 Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
                                 const std::function<Status(const ModelFolder&)>& load) {
   LANCET_ASSIGN(const std::vector<fs::path> folders, agreed_checkpoints(from, world));
@@ -263,7 +268,10 @@ Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
   for (const fs::path& folder : folders) {
     auto opened = open_model(folder, world.size());
     Status all = comm::agree(world, opened.ok() ? Status() : Status(opened.error()));
-    if (all.ok()) all = comm::agree(world, load(*opened));
+    if (all.ok()) {
+      LANCET_TRY(agree_on_checkpoint(world, opened->checkpoint));
+      all = comm::agree(world, load(*opened));
+    }
     if (all.ok()) {
       if (folder != folders.front() && world.rank() == 0) log::warn("{}: taken in their place", folder.string());
       return opened;

@@ -182,8 +182,11 @@ double largest_peak_tflops(const config::Config& config, const cost::Machine& ma
   if (std::filesystem::exists(path, error)) {
     const auto held = cost::read_profile(path);
     if (!held.ok()) log::warn("peak: not kept: {}", held.error().message);
-    if (!held.ok() || held->machine != machine) return measured;
-    profile = *held;
+    if (!held.ok()) return measured;
+    if (held->machine == machine) profile = *held;
+    cost::Machine before = held->machine;  // of another build, perhaps, whose op times do not hold
+    before.device.build = machine.device.build;
+    if (before == machine) profile.peak_tflops = held->peak_tflops;
   }
   double& largest = profile.peak_tflops[std::string(name(config.train.dtype))];
   if (largest >= measured) return largest;

@@ -61,6 +61,7 @@ Result<bool> RunStart::begin_at(const std::filesystem::path& folder, run::Resume
     damage = all.error();
     return false;
   }
+  LANCET_TRY(run::agree_on_checkpoint(world, *found));
   notes_.clear();
   const int ranks = world.size();
   const bool resumes = kind == run::ResumePoint::Kind::resume;

@@ -54,6 +54,14 @@ class TrainerImpl final : public Trainer {
                     !options.plan_file.empty(), options.load),
         skipped_steps_(options.skipped_steps) {}
 
+  // Ranks on hosts without a common file system may have other files at the same paths.
+  Status agree_on_data() {
+    if (config_.data.synthetic || options_.batches) return {};
+    const std::string paths[] = {config_.data.train, config_.data.eval};
+    LANCET_ASSIGN(const std::string files, data::fingerprint_of(paths));
+    return comm::agree_on(world_, "the same data.train and data.eval", files, ExitCode::data);
+  }
+
   Status set_up() {
     LANCET_TRY(comm::agree(world_, config::check(config_, world_.size())));
     LANCET_TRY(check_same_config());
@@ -66,6 +74,7 @@ class TrainerImpl final : public Trainer {
     resources_.emulated = emulated_.get();
     runtime::Accelerator* const accelerator = resources_.accelerator;
     LANCET_TRY(comm::agree(world_, data_.open(config_, world_.rank(), world_.size(), options_.sample_offset)));
+    LANCET_TRY(agree_on_data());
     training_order_ = data::training_order(config_, world_.rank(), world_.size(), options_.sample_offset);
     evaluation_order_ = data::evaluation_order(config_, world_.rank(), world_.size());
     model_.emplace(config_, world_.size(), options_.inspect);

@@ -101,6 +101,46 @@ TEST_CASE("ranks with different options report the difference, and none waits") 
              {"error: expected the same --resume and --init-from on all ranks, found others on rank 1 than on rank 0"});
 }
 
+TEST_CASE("ranks that have other files at the same paths end with one line") {
+  const TemporaryFolder folder;
+  const auto of_rank = [&](int rank, const std::string& file) {
+    return folder / ("rank" + std::to_string(rank) + file);
+  };
+  const std::string config = folder.write("small.json", test::small_config_text);
+  for (const int rank : {0, 1}) {
+    fs::create_directories(of_rank(rank, ""));
+    std::vector<data::TokenId> tokens;
+    for (int i = 0; i < 16 * 40 + 1; ++i) tokens.push_back((i * i + 3 * i) % 71);
+    fs::copy_file(test::token_file(folder, tokens, 71), of_rank(rank, "/same.bin"));
+    tokens[300] = 70 - rank;
+    fs::copy_file(test::token_file(folder, tokens, 71), of_rank(rank, "/other.bin"),
+                  fs::copy_options::overwrite_existing);
+    const auto trained = lancet("train " + config +
+                                " --set data.synthetic=true --set train.steps=1 --set train.save_interval=1 "
+                                "--set train.seed=" +
+                                std::to_string(rank) + " --run-dir " + of_rank(rank, "/ini"));
+    REQUIRE(trained.code == 0);
+  }
+  fs::copy(of_rank(0, "/ini"), of_rank(0, "/one"), fs::copy_options::recursive);
+  fs::copy(of_rank(0, "/ini"), of_rank(1, "/one"), fs::copy_options::recursive);
+  const auto ranks = [&](const std::string& arguments) {
+    return test::shell("cd " + (folder / "") + " && " LANCET_SOURCE_DIR "/scripts/mpirun.sh 2 sh -c 'cd " +
+                       (folder / "rank") + "$OMPI_COMM_WORLD_RANK && exec " LANCET_BINARY " " + arguments + "'");
+  };
+  const std::string found = " on all ranks, found others on rank 1 than on rank 0";
+  check_said(ranks("eval --from ini --data same.bin"), 3,
+             {"expected the same checkpoint ini/checkpoints/step-000001" + found});
+  check_said(ranks("eval --from one --data other.bin"), 3, {"expected the same other.bin" + found});
+  CHECK(ranks("eval --from one --data same.bin").code == 0);
+  const std::string train =
+      "train " + config + " --run-dir " + (folder / "out") + " --set train.steps=2 --set data.synthetic=false ";
+  check_said(ranks(train + "--init-from ini --set data.train=same.bin"), 3,
+             {"expected the same checkpoint ini", found});
+  check_said(ranks(train + "--set data.train=other.bin"), 3, {"expected the same data.train and data.eval" + found});
+  check_said(ranks(train + "--set data.train=same.bin --set data.eval=other.bin"), 3,
+             {"expected the same data.train and data.eval" + found});
+}
+
 TEST_CASE("import, generate, export and import again") {
   const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared");
   const TemporaryFolder folder;

@@ -244,17 +244,27 @@ TEST_CASE("fields without effect are listed by the reason, if they are not the d
                               "train.lr_decay_steps changes nothing unless train.lr_schedule is \"wsd\""});
   CHECK(lines({"train.steps=3", "train.stop_after=4"}) ==
         Lines{"train.stop_after changes nothing from the last step on (train.steps)"});
+  const std::string never =
+      "train.min_lr changes nothing without two steps of decay or more (train.lr_schedule, "
+      "lr_decay_steps, lr_warmup_steps)";
+  CHECK(lines({"train.min_lr=1e-4", "train.lr_schedule=wsd"}) == Lines{never});
+  CHECK(lines({"train.min_lr=1e-4", "train.lr_schedule=wsd", "train.lr_decay_steps=2"}).empty());
+  CHECK(lines({"train.min_lr=1e-4", "train.lr_schedule=cosine", "train.lr_warmup_steps=100"}) == Lines{never});
+  CHECK(lines({"train.min_lr=1e-4", "train.lr_schedule=cosine", "train.lr_warmup_steps=98"}).empty());
+  CHECK(lines({"train.reduce_dtype=bf16", "overlap.bucket_bytes=1000"}) ==
+        Lines{"train.reduce_dtype, overlap.bucket_bytes change nothing on one rank"});
+  CHECK(lines({"train.reduce_dtype=bf16", "overlap.bucket_bytes=1000"}, 2).empty());
   CHECK_FALSE(has_effect("model.router", good("{}", dense), 1));
   CHECK(has_effect("model.router", good("{}", router), 1));
   CHECK(has_effect("model.n_head", good("{}", dense), 1));
   CHECK(lines({"overlap.policy=lancet", "overlap.replan=2"}, 2).empty());
   CHECK(lines({"overlap.policy=lancet", "overlap.replan=2"}, 1).size() == 1);
   // Every condition holds somewhere: no field is without effect in all of these.
-  const Config configs[] = {
-      good("{}", {"data.eval=a", "mesh.stage=2", "mesh.tensor=2", "train.dtype=bf16", "device=cuda",
-                  "train.lr_schedule=wsd", "train.on_non_finite=skip", "train.sample_tokens=1"}),
-      good("{}", {"model.capacity_factor=null", "train.optimizer=sgd", "overlap.policy=lancet",
-                  "comm.transport=mirrored", "device=emulated"})};
+  const Config configs[] = {good("{}", {"data.eval=a", "mesh.stage=2", "mesh.tensor=2", "train.dtype=bf16",
+                                        "device=cuda", "train.lr_schedule=wsd", "train.lr_decay_steps=9",
+                                        "train.on_non_finite=skip", "train.sample_tokens=1"}),
+                            good("{}", {"model.capacity_factor=null", "train.optimizer=sgd", "overlap.policy=lancet",
+                                        "comm.transport=mirrored", "device=emulated"})};
   for (const Field& field : fields())
     CHECK((has_effect(field.path, configs[0], 8) || has_effect(field.path, configs[1], 8)));
 }

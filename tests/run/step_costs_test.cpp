@@ -245,7 +245,7 @@ TEST_CASE("the largest peak that was measured on a machine counts, beside its co
   CHECK(run::largest_peak_tflops(config, machine, "", 0.2) == 0.2);  // nothing is kept
 }
 
-TEST_CASE("a peak changes no file of another build, no damaged one and none that the user names") {
+TEST_CASE("a peak of another build counts; a damaged file and one that the user names stay as they are") {
   const test::TemporaryFolder folder;
   config::Config config = small();
   const cost::Machine machine = run::machine_of(config, *comm::make_self(), 1);
@@ -256,9 +256,14 @@ TEST_CASE("a peak changes no file of another build, no damaged one and none that
   cost::Profile theirs(machine);
   theirs.machine.device.build = "another";
   theirs.peak_tflops["f32"] = 9;
+  theirs.ops["op"] = {1, 1, 0};
   REQUIRE(cost::write_profile(path, theirs).ok());
-  CHECK(peak(0.2) == 0.2);
+  CHECK(peak(0.2) == 9);
   CHECK(cost::read_profile(path)->machine == theirs.machine);
+  CHECK(peak(10) == 10);
+  CHECK(peak(0.2) == 10);
+  CHECK(cost::read_profile(path)->machine == machine);
+  CHECK(cost::read_profile(path)->ops.empty());  // the times of another build's kernels do not hold
   REQUIRE(write_file(path, "{").ok());
   CHECK(peak(0.2) == 0.2);
   CHECK(*read_file(path, "it") == "{");

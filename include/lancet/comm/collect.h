@@ -50,8 +50,9 @@ class AllToAll {
 // which the message names unless every rank failed.
 Status agree(comm::Communicator& world, const Status& mine);
 
-// Collective. Config error, on all ranks, if a rank's text differs from rank 0's. what: "the same options".
-Status agree_on(comm::Communicator& world, std::string_view what, std::string_view mine);
+// Collective. An error, on all ranks, if a rank's text differs from rank 0's. what: "the same options".
+Status agree_on(comm::Communicator& world, std::string_view what, std::string_view mine,
+                ExitCode code = ExitCode::config);
 
 // Collective: returns root's status on all ranks. The message names no rank, since only root did the work.
 Status broadcast_status(comm::Communicator& world, const Status& mine, int root);

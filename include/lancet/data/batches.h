@@ -44,6 +44,8 @@ Result<std::optional<Tokenizer>> load_tokenizer(const config::Config& config);
 // The tokenizer of the training tokens: the one that data.train names, or else data.tokenizer. Unknown: synthetic
 // tokens; a file of llm.c without data.tokenizer. Data errors: the file or folder cannot be read.
 Result<TokenizerId> tokenizer_of_training(const config::Config& config);
+// A text that differs where token files do (TokenFile::fingerprint). Empty paths are left out.
+Result<std::string> fingerprint_of(std::span<const std::string> token_files);
 
 // Training batches: the token file, shuffled, or synthetic tokens. Data errors: the file, its vocabulary or tokenizer.
 // tokenizer: expected of the file. sample_offset: SamplerOptions::offset.

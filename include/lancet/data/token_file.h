@@ -35,9 +35,11 @@ class TokenFile {
   static Result<TokenFile> open(const std::filesystem::path& path,
                                 int vocab_size = std::numeric_limits<std::int32_t>::max());
 
-  std::uint64_t size() const;            // tokens
-  int vocab_size() const;                // every id that read() returns is below it
-  int bytes_per_token() const;           // 2 or 4
+  std::uint64_t size() const;   // tokens
+  int vocab_size() const;       // every id that read() returns is below it
+  int bytes_per_token() const;  // 2 or 4
+  // A hash of the file's size, its header and what it holds at 64 places.
+  std::uint64_t fingerprint() const;
   std::uint64_t tokenizer_hash() const;  // 0: unknown (llm.c's files)
   const std::filesystem::path& path() const;
 

@@ -88,6 +88,9 @@ struct ModelFolder {
 // Collective: true if rank 0 does not find the checkpoint. A run renames a checkpoint before it deletes its files.
 Result<bool> is_removed(const std::filesystem::path& checkpoint, comm::Communicator& world);
 
+// Collective. A data error, on all ranks, if the manifest, with its checksums of all tensors, differs from rank 0's.
+Status agree_on_checkpoint(comm::Communicator& world, const checkpoint::Checkpoint& checkpoint);
+
 // Collective. from: a checkpoint's folder, or the folder of a run with checkpoints. Passes the newest checkpoint to
 // `load`; if opening or loading it is a data error on any rank, logs why and tries the next older one, or begins with
 // the newest again if a run that trains has removed the checkpoint. Returns the one that was loaded. Data errors:
