@@ -140,35 +140,123 @@ Result<TokenLayout> read_header(std::span<const std::byte> file) {
 
 }  // namespace
 
-struct TokenFile::Mapping {
-  fs::path path;
-  Descriptor file;
-  void* address = nullptr;
-  std::size_t bytes = 0;
-  TokenLayout layout;
-
-  ~Mapping() {
-    if (address != nullptr) ::munmap(address, bytes);
+// A regular file, mapped read-only.
+class MappedFile {
+ public:
+  static Result<std::shared_ptr<MappedFile>> open(const fs::path& path, std::string_view what) {
+    auto mapped = std::make_shared<MappedFile>();
+    // O_NONBLOCK: opening a pipe must not wait for a writer; the check of the file's type then refuses it.
+    mapped->file_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!mapped->file_.is_open())
+      return data_error(fmt::format("{}: expected {}, found: {}", path.string(), what, std::strerror(errno)));
+    struct stat status {};
+    if (::fstat(mapped->file_.get(), &status) != 0 || !S_ISREG(status.st_mode))
+      return data_error(fmt::format("{}: expected {}, found no regular file", path.string(), what));
+    const auto bytes = static_cast<std::size_t>(status.st_size);
+    if (bytes == 0) return data_error(fmt::format("{}: expected {}, found an empty one", path.string(), what));
+    void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, mapped->file_.get(), 0);
+    if (address == MAP_FAILED)
+      return data_error(fmt::format("{}: cannot map {} bytes: {}", path.string(), bytes, std::strerror(errno)));
+    mapped->bytes_ = {static_cast<const std::byte*>(address), bytes};
+    return mapped;
   }
+  MappedFile() = default;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile() {
+    if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
+
+  std::span<const std::byte> bytes() const { return bytes_; }
   // Reading bytes that are no longer in the file would end the process with SIGBUS.
   bool shrunk() const {
     struct stat status {};
-    return ::fstat(file.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes;
+    return ::fstat(file_.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes_.size();
   }
+
+ private:
+  Descriptor file_;
+  std::span<const std::byte> bytes_;
+};
+
+struct TokenFile::Mapping {
+  fs::path path;
+  std::shared_ptr<const MappedFile> file;
+  TokenLayout layout;
 };
 
 namespace {
 
 // Converts ids to TokenId. Returns the index of the first one that is not below `limit`, or out.size() if all are.
 template <class Stored>
-std::size_t widen(const Stored* from, std::uint32_t limit, std::span<TokenId> out) {
-  std::uint32_t greatest = 0;
+std::size_t widen(const std::byte* bytes, std::uint32_t limit, std::span<TokenId> out) {
+  const Stored* from = reinterpret_cast<const Stored*>(bytes);
+  using Wide = std::conditional_t<sizeof(Stored) == 8, std::uint64_t, std::uint32_t>;
+  Wide greatest = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
-    greatest = std::max(greatest, std::uint32_t(from[i]));
+    greatest = std::max(greatest, Wide(from[i]));
     out[i] = static_cast<TokenId>(from[i]);
   }
   if (greatest < limit) return out.size();
   return std::size_t(std::find_if(from, from + out.size(), [&](Stored id) { return id >= limit; }) - from);
+}
+
+// The index that Megatron-LM writes beside its tokens, NAME.idx beside NAME.bin: magic, version, type of the ids, the
+// numbers of sequences and of documents' ends, the sequences' lengths and places, the ends. The tokens are those of all
+// sequences, one after the other.
+constexpr std::string_view kMegatronMagic("MMIDIDX\0\0", 9);
+constexpr std::size_t kMegatronHeaderBytes = 34;
+
+bool is_megatron(std::span<const std::byte> index) {
+  return index.size() >= kMegatronMagic.size() &&
+         std::memcmp(index.data(), kMegatronMagic.data(), kMegatronMagic.size()) == 0;
+}
+
+Result<TokenLayout> read_megatron(std::span<const std::byte> index, std::size_t token_bytes) {
+  if (index.size() < kMegatronHeaderBytes)
+    return data_error(fmt::format("expected a header of {} bytes, found {}", kMegatronHeaderBytes, index.size()));
+  if (const auto version = load<std::uint64_t>(index, 9); version != 1)
+    return data_error(fmt::format("expected version 1, found {}", version));
+  const int type = int(load<std::uint8_t>(index, 17)), width = type == 8 ? 2 : type == 4 ? 4 : type == 5 ? 8 : 0;
+  if (width == 0)
+    return data_error(fmt::format("expected ids of uint16 (8), int32 (4) or int64 (5), found type {}", type));
+  const auto sequences = load<std::uint64_t>(index, 18), ends = load<std::uint64_t>(index, 26);
+  const std::uint64_t room = index.size() - kMegatronHeaderBytes;  // a sequence may have a mode, of a byte, at the end
+  if (sequences > room / 12 || ends > (room - 12 * sequences) / 8 ||
+      (room != 12 * sequences + 8 * ends && room != 13 * sequences + 8 * ends))
+    return data_error(
+        fmt::format("expected {} sequences and {} ends of documents, found {} bytes for them", sequences, ends, room));
+  TokenLayout layout{.data_offset = 0, .bytes_per_token = width};
+  const std::size_t lengths = kMegatronHeaderBytes, places = lengths + 4 * sequences;
+  for (std::uint64_t i = 0; i < sequences; ++i) {
+    const auto length = load<std::int32_t>(index, lengths + 4 * i);
+    const auto place = load<std::int64_t>(index, places + 8 * i);
+    if (length < 0 || place != std::int64_t(layout.tokens) * width)
+      return data_error(fmt::format("expected sequence {} at byte {}, found {} tokens at byte {}", i,
+                                    layout.tokens * std::uint64_t(width), length, place));
+    layout.tokens += std::uint64_t(length);
+  }
+  if (token_bytes != layout.tokens * std::uint64_t(width))
+    return data_error(fmt::format("expected {} tokens of {} bytes in the .bin file, found {} bytes", layout.tokens,
+                                  width, token_bytes));
+  return layout;
+}
+
+// Of a file with an index of Megatron-LM beside it, or of one that begins with a header.
+Result<TokenLayout> layout_of(const fs::path& path, std::span<const std::byte> file) {
+  const fs::path index_path = fs::path(path).replace_extension(".idx");
+  std::error_code error;
+  if (index_path != path && fs::is_regular_file(index_path, error) && fs::file_size(index_path, error) > 0) {
+    LANCET_ASSIGN(const auto index, MappedFile::open(index_path, "an index of tokens"));
+    if (is_megatron(index->bytes())) {
+      auto layout = read_megatron(index->bytes(), file.size());
+      if (!layout.ok()) return data_error(fmt::format("{}: {}", index_path.string(), layout.error().message));
+      return layout;
+    }
+  }
+  auto layout = read_header(file);
+  if (!layout.ok()) return data_error(fmt::format("{}: {}", path.string(), layout.error().message));
+  return layout;
 }
 
 }  // namespace
@@ -176,27 +264,13 @@ std::size_t widen(const Stored* from, std::uint32_t limit, std::span<TokenId> ou
 Result<TokenFile> TokenFile::open(const fs::path& path, int vocab_size) {
   auto mapping = std::make_shared<Mapping>();
   mapping->path = path;
-  // O_NONBLOCK: opening a pipe must not wait for a writer; the check of the file's type then refuses it.
-  mapping->file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!mapping->file.is_open())
-    return data_error(fmt::format("{}: expected a token file, found: {}", path.string(), std::strerror(errno)));
-  struct stat status {};
-  if (::fstat(mapping->file.get(), &status) != 0 || !S_ISREG(status.st_mode))
-    return data_error(fmt::format("{}: expected a token file, found no regular file", path.string()));
-  mapping->bytes = static_cast<std::size_t>(status.st_size);
-  if (mapping->bytes == 0)
-    return data_error(fmt::format("{}: expected a token file, found an empty one", path.string()));
-  void* address = ::mmap(nullptr, mapping->bytes, PROT_READ, MAP_SHARED, mapping->file.get(), 0);
-  if (address == MAP_FAILED)
-    return data_error(fmt::format("{}: cannot map {} bytes: {}", path.string(), mapping->bytes, std::strerror(errno)));
-  mapping->address = address;
-  auto layout = read_header({static_cast<const std::byte*>(address), mapping->bytes});
-  if (!layout) return data_error(fmt::format("{}: {}", path.string(), layout.error().message));
-  if (layout->vocab_size > vocab_size)
+  LANCET_ASSIGN(mapping->file, MappedFile::open(path, "a token file"));
+  LANCET_ASSIGN(mapping->layout, layout_of(path, mapping->file->bytes()));
+  TokenLayout& layout = mapping->layout;
+  if (layout.vocab_size > vocab_size)
     return data_error(fmt::format("{}: expected a vocabulary of at most model.vocab_size = {} ids, found one of {}",
-                                  path.string(), vocab_size, layout->vocab_size));
-  if (layout->vocab_size == 0) layout->vocab_size = vocab_size;
-  mapping->layout = *layout;
+                                  path.string(), vocab_size, layout.vocab_size));
+  if (layout.vocab_size == 0) layout.vocab_size = vocab_size;
   TokenFile opened;
   opened.mapping_ = std::move(mapping);
   return opened;
@@ -210,12 +284,11 @@ const fs::path& TokenFile::path() const { return mapping_->path; }
 
 std::uint64_t TokenFile::fingerprint() const {
   constexpr std::size_t places = 64, length = 4096;
-  const std::size_t bytes = mapping_->shrunk() ? 0 : mapping_->bytes;
-  std::vector<std::uint64_t> hashes{bytes};
-  for (std::size_t i = 0; i < places && bytes > 0; ++i) {
-    const std::size_t first = bytes > length ? (bytes - length) * i / (places - 1) : 0;
-    hashes.push_back(
-        hash64(std::span(static_cast<const std::byte*>(mapping_->address) + first, std::min(bytes, length))));
+  const std::span<const std::byte> bytes = mapping_->file->bytes();
+  std::vector<std::uint64_t> hashes{bytes.size()};
+  for (std::size_t i = 0; i < places && !mapping_->file->shrunk(); ++i) {
+    const std::size_t first = bytes.size() > length ? (bytes.size() - length) * i / (places - 1) : 0;
+    hashes.push_back(hash64(bytes.subspan(first, std::min(bytes.size(), length))));
   }
   return hash64(std::as_bytes(std::span(hashes)));
 }
@@ -224,15 +297,16 @@ Status TokenFile::read(std::uint64_t first, std::span<TokenId> out) const {
   const TokenLayout& layout = mapping_->layout;
   LANCET_CHECK(first <= layout.tokens && out.size() <= layout.tokens - first, "tokens {}..{} of {}", first,
                first + out.size(), layout.tokens);
-  if (mapping_->shrunk())
+  const std::span<const std::byte> bytes = mapping_->file->bytes();
+  if (mapping_->file->shrunk())
     return data_error(fmt::format("{}: expected {} bytes, found fewer: the file was cut while it was in use",
-                                  path().string(), mapping_->bytes));
-  const auto* from = static_cast<const std::byte*>(mapping_->address) + layout.data_offset +
-                     first * static_cast<std::uint64_t>(layout.bytes_per_token);
+                                  path().string(), bytes.size()));
+  const std::byte* from =
+      bytes.data() + layout.data_offset + first * static_cast<std::uint64_t>(layout.bytes_per_token);
   const auto limit = static_cast<std::uint32_t>(layout.vocab_size);
-  const std::size_t good = layout.bytes_per_token == 2
-                               ? widen(reinterpret_cast<const std::uint16_t*>(from), limit, out)
-                               : widen(reinterpret_cast<const std::uint32_t*>(from), limit, out);
+  const std::size_t good = layout.bytes_per_token == 2   ? widen<std::uint16_t>(from, limit, out)
+                           : layout.bytes_per_token == 4 ? widen<std::uint32_t>(from, limit, out)
+                                                         : widen<std::uint64_t>(from, limit, out);
   if (good == out.size()) return {};
   return data_error(fmt::format("{}: expected ids below {}, found {} at token {}", path().string(), limit,
                                 static_cast<std::uint32_t>(out[good]), first + good));

@@ -180,6 +180,78 @@ TEST_CASE("llm.c's token files are read") {
   CHECK_THAT(error_of(TokenFile::open(folder / "llama")), Contains("header of 1024 bytes, found 512"));
 }
 
+namespace {
+
+// Megatron-LM's index of sequences of these lengths, of which each is a document.
+std::string megatron_index(std::uint8_t type, std::int64_t width, const std::vector<std::int32_t>& lengths) {
+  std::string index("MMIDIDX\0\0", 9);
+  const auto add = [&](auto number) { index.append(reinterpret_cast<const char*>(&number), sizeof number); };
+  add(std::uint64_t{1});
+  add(type);
+  add(std::uint64_t(lengths.size()));
+  add(std::uint64_t(lengths.size() + 1));
+  for (const std::int32_t length : lengths) add(length);
+  std::int64_t place = 0;
+  for (const std::int32_t length : lengths) add(place), place += length * width;
+  for (std::size_t i = 0; i <= lengths.size(); ++i) add(std::int64_t(i));
+  return index;
+}
+
+template <class T>
+std::string bytes_of(const Ids& ids) {
+  std::string bytes;
+  for (const TokenId id : ids) {
+    const T stored = T(id);
+    bytes.append(reinterpret_cast<const char*>(&stored), sizeof stored);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("Megatron-LM's token files are read by their index") {
+  const Folder folder;
+  const Ids ids = random_ids(1000, 50000);
+  const std::vector<std::int32_t> lengths{300, 0, 650, 50};
+  const auto check = [&](int width, const std::string& bytes, std::uint8_t type) {
+    spit(folder / "m.bin", bytes);
+    for (const std::string modes : {"", "abcd"}) {
+      spit(folder / "m.idx", megatron_index(type, width, lengths) + modes);
+      const TokenFile file = value(TokenFile::open(folder / "m.bin", 50000));
+      CHECK(file.size() == 1000);
+      CHECK(file.bytes_per_token() == width);
+      CHECK(file.vocab_size() == 50000);
+      CHECK(file.tokenizer_hash() == 0);
+      CHECK(all(file) == ids);
+    }
+  };
+  check(2, bytes_of<std::uint16_t>(ids), 8);
+  check(4, bytes_of<std::int32_t>(ids), 4);
+  check(8, bytes_of<std::int64_t>(ids), 5);
+  spit(folder / "m.bin", bytes_of<std::int64_t>({3, -1, 7}) + std::string(997 * 8, '\0'));
+  Ids read(3);
+  CHECK_THAT(error_of(value(TokenFile::open(folder / "m.bin", 50000)).read(0, read)), Contains("at token 1"));
+  const std::string index = megatron_index(5, 8, lengths);
+  const auto refused = [&](std::size_t at, auto number, const std::string& what) {
+    std::string wrong = index;
+    put(wrong, at, number);
+    spit(folder / "m.idx", wrong);
+    CHECK_THAT(error_of(TokenFile::open(folder / "m.bin")), Contains("m.idx: " + what));
+  };
+  refused(9, std::uint64_t{2}, "expected version 1, found 2");
+  refused(17, std::uint8_t{6}, "expected ids of uint16 (8), int32 (4) or int64 (5), found type 6");
+  refused(17, std::uint8_t{8}, "expected sequence 1 at byte 600, found 0 tokens at byte 2400");
+  refused(18, std::uint64_t{5}, "expected 5 sequences and 5 ends of documents, found 88 bytes");
+  refused(18, ~std::uint64_t{0}, "expected 18446744073709551615 sequences");
+  refused(26, ~std::uint64_t{0}, "expected 4 sequences and 18446744073709551615 ends");
+  refused(34, std::int32_t{-300}, "expected sequence 0 at byte 0, found -300 tokens");
+  refused(46, std::int32_t{51}, "expected 1001 tokens of 8 bytes in the .bin file, found 8000 bytes");
+  spit(folder / "m.idx", index.substr(0, 20));
+  CHECK_THAT(error_of(TokenFile::open(folder / "m.bin")), Contains("m.idx: expected a header of 34 bytes, found 20"));
+  spit(folder / "m.idx", "another kind of index");
+  CHECK_THAT(error_of(TokenFile::open(folder / "m.bin")), Contains("expected a token file that begins with"));
+}
+
 TEST_CASE("An unfinished file leaves no new file and keeps the old one") {
   const Folder folder;
   write(folder / "t", {1, 2, 3}, 1000);

@@ -12,7 +12,8 @@
 //        64     the tokens, up to the end of the file
 //
 // The reader also accepts llm.c's files: a header of 256 int32 (magic, version, tokens), then u16 ids (magic 20240520,
-// version 1) or u32 ids (magic 20240801, version 7). They do not say how large their vocabulary is.
+// version 1) or u32 ids (magic 20240801, version 7); and Megatron-LM's NAME.bin with its index NAME.idx beside it, of
+// uint16, int32 or int64 ids. These do not say how large their vocabulary is.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -37,10 +38,10 @@ class TokenFile {
 
   std::uint64_t size() const;   // tokens
   int vocab_size() const;       // every id that read() returns is below it
-  int bytes_per_token() const;  // 2 or 4
+  int bytes_per_token() const;  // 2 or 4; of Megatron-LM's also 8
   // A hash of the file's size, its header and what it holds at 64 places.
   std::uint64_t fingerprint() const;
-  std::uint64_t tokenizer_hash() const;  // 0: unknown (llm.c's files)
+  std::uint64_t tokenizer_hash() const;  // 0: unknown (files of others)
   const std::filesystem::path& path() const;
 
   // out[i] = token first + i; first + out.size() <= size(). Data error: an id at or above vocab_size(), with
