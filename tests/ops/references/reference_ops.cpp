@@ -295,11 +295,12 @@ Index row_of(const ReferenceCall& c, double token, Index rows) {
 }
 
 void embedding(ReferenceCall& c) {
-  const auto &tokens = c.operands[0], &wte = c.operands[1], &wpe = c.operands[2];
+  const auto &tokens = c.operands[0], &wte = c.operands[1];
   const Index S = tokens.shape()[1], D = back_of(wte);
   for (Index t = 0; t < tokens.shape().elements(); ++t) {
     const Index row = row_of(c, tokens[t], wte.shape()[0]);
-    for (Index d = 0; d < D; ++d) c.results[0][t * D + d] = (row < 0 ? 0 : wte[row * D + d]) + wpe[t % S * D + d];
+    for (Index d = 0; d < D; ++d)
+      c.results[0][t * D + d] = (row < 0 ? 0 : wte[row * D + d]) + (c.has(2) ? c.operands[2][t % S * D + d] : 0.0);
   }
 }
 

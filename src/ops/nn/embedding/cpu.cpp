@@ -17,13 +17,13 @@ Kernel bind(const KernelArgs& args) {
   const std::int64_t d = args.operands[1].shape()[1];
   const TableRows table(args.operands[1].shape()[0], args.share());
   return cpu::by_dtype(args.operands[1].dtype(), [&]<class T>(T) -> Kernel {
-    const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
+    const T *wte = args.operands[1].as<T>(), *wpe = args.has(2) ? args.operands[2].as<T>() : nullptr;
     T* x = args.results[0].as<T>();
     return [=]() -> Status {
       table.check(tokens, count);
       cpu::parallel_for(count, cpu::row_grain(d), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t t = begin; t < end; ++t)
-          embed_row(d, wte, table.row(tokens[t]), wpe + t % sequence * d, x + t * d);
+          embed_row(d, wte, table.row(tokens[t]), wpe ? wpe + t % sequence * d : nullptr, x + t * d);
       });
       return {};
     };

@@ -1,5 +1,5 @@
-// x[t] = wte[tokens[t]] + wpe[position of t], for sequences that start at position 0 or at a position in device memory.
-// A rank that has a share of wte's rows takes zeros for the tokens of other rows.
+// x[t] = wte[tokens[t]] + wpe[position of t], or without wpe, for sequences that start at position 0 or at a position
+// in device memory. A rank that has a share of wte's rows takes zeros for the tokens of other rows.
 #pragma once
 #include "ops/device/slot_rows.h"
 
@@ -12,7 +12,7 @@ template <class T>
 struct Embed {
   static constexpr int threads = 256;
   const std::int32_t* tokens;
-  const T *wte, *wpe;
+  const T *wte, *wpe;  // wpe: may be null
   T* x;
   std::int64_t count, sequence, rows, first_token, vocabulary, positions, d;
   const std::int32_t* first;  // position of a sequence's first token; null: 0
@@ -24,15 +24,17 @@ struct Embed {
     if (t >= count) return;
     const std::int64_t id = tokens[t], own = id - first_token;
     const std::int64_t start_at = first ? *first : 0, position = start_at + t % sequence;
-    const bool known = id >= 0 && id < vocabulary && start_at >= 0 && start_at < positions;
+    const bool known = id >= 0 && id < vocabulary && (!wpe || (start_at >= 0 && start_at < positions));
     for_row<T>(block, d, [&](std::int64_t start, Part part) {
       Floats<T> a = {};
       if (known) {
         const std::int64_t row = position < positions ? position : positions - 1;
         if (own >= 0 && own < rows) a = to_floats(load(wte + own * d + start, part, wide));
-        const Floats<T> b = to_floats(load(wpe + row * d + start, part, wide));
+        if (wpe) {
+          const Floats<T> b = to_floats(load(wpe + row * d + start, part, wide));
 #pragma unroll
-        for (int i = 0; i < Pack<T>::size; ++i) a.v[i] += b.v[i];
+          for (int i = 0; i < Pack<T>::size; ++i) a.v[i] += b.v[i];
+        }
       } else {
 #pragma unroll
         for (int i = 0; i < Pack<T>::size; ++i) a.v[i] = __builtin_nanf("");
@@ -42,12 +44,12 @@ struct Embed {
   }
 };
 
-// args: tokens [B,S], wte [V,D], wpe [P,D] -> x [B,S,D]
+// args: tokens [B,S], wte [V,D] [, wpe [P,D]] -> x [B,S,D]
 template <class T>
 Kernel embed(const KernelArgs& args, const std::int32_t* first) {
   const TensorView& tokens = args.operands[0];
-  const Shape &wte_shape = args.operands[1].shape(), &wpe_shape = args.operands[2].shape();
-  const T *wte = args.operands[1].as<T>(), *wpe = args.operands[2].as<T>();
+  const Shape& wte_shape = args.operands[1].shape();
+  const T *wte = args.operands[1].as<T>(), *wpe = args.has(2) ? args.operands[2].as<T>() : nullptr;
   T* x = args.results[0].as<T>();
   const Share share = args.share();
   const Embed<T> kernel{tokens.as<std::int32_t>(),
@@ -59,7 +61,7 @@ Kernel embed(const KernelArgs& args, const std::int32_t* first) {
                         wte_shape[0],
                         wte_shape[0] * share.place,
                         wte_shape[0] * share.shares,
-                        wpe_shape[0],
+                        wpe ? args.operands[2].shape()[0] : 0,
                         wte_shape[1],
                         first,
                         aligned_rows<T>(wte_shape[1]) && aligned(wte, wpe, x)};

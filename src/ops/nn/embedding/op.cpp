@@ -1,5 +1,5 @@
-// Token plus position embedding (GPT-2): x[b,s] = wte[tokens[b,s]] + wpe[s].
-//   embedding(tokens i32[B,S], wte [V,D], wpe [P,D]) -> x [B,S,D]
+// Token plus position embedding (GPT-2): x[b,s] = wte[tokens[b,s]] + wpe[s], or without wpe.
+//   embedding(tokens i32[B,S], wte [V,D] [, wpe [P,D]]) -> x [B,S,D]
 //   embedding_dw(dx, tokens [, dw accumulator]) -> dw f32[V,D]
 //   position_dw(dx [, dw accumulator]) -> dw f32[P,D]
 // A table may be split by rows over ranks (Megatron-LM, section 3). Each rank then has the tokens of its rows: those of
@@ -10,7 +10,8 @@ namespace lancet::ops {
 namespace {
 
 Status check_positions(const OpInput& in, Types&) {
-  if (in.operands[2].shape[0] < in.operands[0].shape[1]) return expected("wpe[p,d] with p at least s");
+  if (in.operands.size() > 2 && in.operands[2].shape[0] < in.operands[0].shape[1])
+    return expected("wpe[p,d] with p at least s");
   return {};
 }
 
@@ -21,7 +22,7 @@ void gradient(GradientContext& g) {
     if (g.needs_gradient(operand)) emit_dw(g, op, std::move(operands), {{extent, rows}}, operand);
   };
   table(1, "embedding_dw", {g.result_gradient(0), forward.operands[0]}, "vocabulary");
-  table(2, "position_dw", {g.result_gradient(0)}, "positions");
+  if (forward.operands.size() > 2) table(2, "position_dw", {g.result_gradient(0)}, "positions");
 }
 
 Work work(const OpInput& in) {
@@ -36,13 +37,15 @@ Work work_dw(const OpInput& in) {
 
 const OpDef table[] = {
     {.name = "embedding",
-     .forms = {{"tokens:i32[b,s] wte[v,d] wpe[p,d] -> x[b,s,d]", "b, d space, v placed wpe=once"}},
+     .forms = {{"tokens:i32[b,s] wte[v,d] wpe?[p,d] -> x[b,s,d]", "b, d space, v placed wpe=once"}},
      .check = check_positions,
      .gradient = gradient,
      .work = work,
      .weights = {1, 2},
-     .samples = {of("b=2 s=5 v=11 p=7 d=24", {{"vocabulary", 11}}), of("b=3 s=5 v=12 p=5 d=20", {{"vocabulary", 12}}),
-                 of("b=4 s=3 v=5 p=3 d=17 bf16", {{"vocabulary", 5}})}},
+     .samples = {of("b=2 s=5 v=11 p=7 d=24 +wpe", {{"vocabulary", 11}}),
+                 of("b=3 s=5 v=12 p=5 d=20 +wpe", {{"vocabulary", 12}}),
+                 of("b=4 s=3 v=5 p=3 d=17 bf16 +wpe", {{"vocabulary", 5}}),
+                 of("b=3 s=4 v=12 d=20", {{"vocabulary", 12}})}},
     {.name = "embedding_dw",
      .forms = {{"dx[b,s,d] tokens:i32[b,s] -> +dw:f32[@vocabulary,d]", "b space, d space, @vocabulary placed"}},
      .work = work_dw,

@@ -23,11 +23,13 @@ struct TableRows {
   std::int64_t rows, first, vocabulary;
 };
 
-// x = wte[row] + position, each of d elements; x = position if row is -1.
+// x = wte[row] + position, each of d elements; zeros in place of the former if row is -1, of the latter if it is null.
 template <class T>
 void embed_row(std::int64_t d, const T* wte, std::int64_t row, const T* position, T* x) {
-  if (row < 0)
-    std::copy_n(position, d, x);
+  if (row < 0 && !position)
+    std::fill_n(x, d, T{});
+  else if (row < 0 || !position)
+    std::copy_n(row < 0 ? position : wte + row * d, d, x);
   else
     cpu::map(
         d, x, [](float a, float b) { return a + b; }, wte + row * d, position);
