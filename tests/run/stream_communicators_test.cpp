@@ -1,7 +1,9 @@
 // The groups of ranks that a plan names, on ranks that are threads.
 #include "lancet/run/stream_communicators.h"
+#include "doubles/host_queue.h"
 #include "doubles/inproc.h"
 
+#include <fmt/ranges.h>
 #include <catch2/catch.hpp>
 
 #include "good.h"
@@ -67,6 +69,43 @@ TEST_CASE("groups are opened by stream and axes, once; all ranks and single rank
       return late;
     return {};
   }));
+}
+
+namespace {
+
+// Notes the thread blocks that each communicator may use, in the order in which they are made.
+class NotingAccelerator final : public runtime::Accelerator {
+ public:
+  backend::Device& device() override { return *device_; }
+  const ops::DeviceKernel* find_kernel(std::string_view) const override { return nullptr; }
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
+    max_ctas.push_back(stream.max_ctas);
+    return comm::make_staged(stream);
+  }
+  std::string build() const override { return "noting"; }
+  std::vector<int> max_ctas;
+
+ private:
+  std::unique_ptr<backend::Device> device_ = test::make_host_queue();
+};
+
+}  // namespace
+
+TEST_CASE("links between stages have communicators of few thread blocks, and a mesh without stages has none") {
+  const ir::Program program = parsed("program empty\ninput @x : f32[4]\noutput y = @x\n");
+  for (const int max_ctas : {0, 2, 16})
+    for (const int stages : {1, 2, 4})
+      test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+        config::Config config;
+        config.comm.max_ctas = max_ctas;
+        NotingAccelerator accelerator;
+        LANCET_ASSIGN(run::Streams streams, run::Streams::make(config, world, &accelerator));
+        LANCET_TRY(streams.open_groups({{stages, 4 / stages, 1, 1}}, program));
+        std::vector<int> expected(2, max_ctas);  // of all-to-alls and all-reduces
+        if (stages > 1) expected.insert(expected.end(), 4, max_ctas == 2 ? 2 : 4);
+        if (accelerator.max_ctas == expected) return {};
+        return internal_error(fmt::format("found {}", fmt::join(accelerator.max_ctas, ", ")));
+      }));
 }
 
 TEST_CASE("shards over all ranks fit every mesh of as many ranks") {
