@@ -35,7 +35,7 @@ config::Config stages_on(const ir::Mesh& mesh, PipelineSchedule schedule, int mi
 // A device whose streams start late at random, other ones on each rank. On the last rank all-to-alls wait on the host.
 std::unique_ptr<test::HostAccelerator> late_device(const comm::Communicator& world) {
   auto device = std::make_unique<test::HostAccelerator>(
-      test::HostQueueOptions{.pause_us = 20, .seed = std::uint64_t(world.rank())});
+      test::HostQueueOptions{.pause_us = 20, .seed = std::uint64_t(world.rank()), .most_queued = 450});
   if (world.rank() + 1 == world.size()) device->wait_in("all_to_all");
   return device;
 }
