@@ -137,6 +137,30 @@ TEST_CASE("stages on streams: evaluation and text equal the CPU's, bit for bit")
   }
 }
 
+TEST_CASE("stages on streams: a run is saved, and resumes bit for bit") {
+  const test::TemporaryFolder folder;
+  const test::DeclaredCosts costs;
+  config::Config config = stages_on({{2, 1, 2, 1}}, PipelineSchedule::zero_bubble);
+  config.train.zero = 1;
+  const auto run = [&](const std::string& name, bool device, int stop) {
+    config.log.run_dir = folder / name;
+    config.train.stop_after = stop;
+    test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+      const auto accelerator = late_device(world);
+      const Status mine = train::train(
+          config, world, {.local_ranks = 4, .costs = &costs, .accelerator = device ? accelerator.get() : nullptr});
+      const bool saved = !mine.ok() && mine.error().code == ExitCode::saved;
+      return saved == (stop > 0) && (saved || mine.ok()) ? Status() : internal_error("another end");
+    }));
+    return test::losses(folder / name);
+  };
+  const std::vector<double> expected = run("cpu", false, 0);
+  REQUIRE(expected.size() == 6);
+  CHECK(run("whole", true, 0) == expected);
+  run("stopped", true, 3);
+  CHECK(run("stopped", true, 0) == expected);
+}
+
 TEST_CASE("stages on streams: a number that is not finite is found at the instruction that made it on the CPU") {
   config::Config config = stages_on({{3, 1, 1, 1}}, PipelineSchedule::zero_bubble);
   config.train.lr = 1e30;
