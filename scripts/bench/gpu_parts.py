@@ -396,7 +396,8 @@ def tests(check):
 
 
 def ranks(check):
-    """Trains two ranks as threads of one process on this GPU. All kernels are loaded before any stream waits."""
+    """Trains two ranks as threads of one process on this GPU, then two pipeline stages. All kernels are loaded before
+    any stream waits."""
     require_device(check)
     check.environment = {**check.environment, "CUDA_MODULE_LOADING": "EAGER"}
     try:

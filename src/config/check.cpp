@@ -159,8 +159,6 @@ Status check_emulated(const Config& config) {
 // What pipeline stages are not built for.
 Status check_stages(const Config& config) {
   if (config.mesh.stage == 1) return {};
-  if (config.device == Device::cuda)
-    return refused("mesh.stage: expected 1 for device \"{}\", found {}", name(config.device), config.mesh.stage);
   if (config.comm.transport == Transport::mirrored)
     return refused("mesh.stage: expected 1 for comm.transport \"mirrored\", found {}", config.mesh.stage);
   if (config.overlap.replan > 0)

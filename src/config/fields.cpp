@@ -297,9 +297,11 @@ constexpr Field table[] = {
         .when(mirrored),
     ROW(comm.device_all_to_all, any(),
         "all-to-all between GPUs. windows: kernels write to the peers' memory (NVLink within a node, NCCL "
-        "2.28); counted: NCCL, with counts on the host; auto: windows if all ranks can access each other's "
-        "memory").when(gpu),
-    ROW(comm.max_ctas, between(0, 64), "maximum thread blocks of a GPU per NCCL collective; 0: NCCL's choice")
+        "2.28); counted: NCCL, with counts on the host; auto: windows if the ranks that exchange tokens can "
+        "access each other's memory").when(gpu),
+    ROW(comm.max_ctas, between(0, 64),
+        "maximum thread blocks of a GPU per NCCL collective; 0: NCCL's choice; a message between stages takes at most "
+        "4")
         .when(gpu),
     ROW(emulated.hardware, any(),
         "device emulated: declared hardware (configs/hardware/NAME.json, or a path), or that of each host: A;B;...")

@@ -175,6 +175,13 @@ Result<std::vector<std::vector<PlacedInstruction>>> order_together(std::span<con
   return Ranks(plans, mesh).run();
 }
 
+Result<std::vector<PlacedInstruction>> order_of_stage(std::span<const Plan> stages, std::size_t stage) {
+  std::vector<const Plan*> plans;
+  for (const Plan& plan : stages) plans.push_back(&plan);
+  LANCET_ASSIGN(auto orders, order_together(plans, {{int(stages.size()), 1, 1, 1}}));
+  return std::move(orders[stage]);
+}
+
 Status verify_ranks(std::span<const Plan* const> plans, const Mesh& mesh) {
   LANCET_TRY(order_together(plans, mesh));
   return {};

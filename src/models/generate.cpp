@@ -74,11 +74,14 @@ Result<Decoder::Pass*> Decoder::pass_of(std::int64_t rows) {
   std::vector<const ir::Program*> programs;
   for (const ir::Plan& stage : stages) programs.push_back(&stage.program);
   LANCET_TRY(streams_.open_groups(mesh, programs));
-  const ir::Plan& plan = stages[std::size_t(mesh.coordinate(world_.rank(), ir::Axis::stage))];
+  const auto own = std::size_t(mesh.coordinate(world_.rank(), ir::Axis::stage));
+  const ir::Plan& plan = stages[own];
   store_.add(plan.program);
   auto pass = std::make_unique<Pass>();
   pass->rows = rows;
-  LANCET_ASSIGN(pass->executor, runtime::Executor::create(plan, store_, streams_.executor_options(threads_)));
+  runtime::ExecutorOptions executes = streams_.executor_options(threads_);
+  if (stages.size() > 1) executes.order = [stages, own] { return ir::order_of_stage(stages, own); };
+  LANCET_ASSIGN(pass->executor, runtime::Executor::create(plan, store_, executes));
   auto numbers = [&](const char* name) {
     if (!plan.program.find(name).valid()) return std::span<std::int32_t>();
     const ops::TensorView view = pass->executor->input(name);

@@ -31,15 +31,15 @@ Result<int> device_number(int found, const comm::Launch& launch, bool shared) {
                                   launch.local_size, found));
 }
 
-Result<std::unique_ptr<runtime::Accelerator>> open_own_gpu(const DeviceSource& source, bool shared) {
-  LANCET_ASSIGN(const runtime::AcceleratorModule* module, source.load());
-  LANCET_ASSIGN(const int found, module->count());
-  LANCET_ASSIGN(const int number, device_number(found, source.launch, shared));
-  return runtime::open_device(*module, number);
-}
-
 // Ranks may share a GPU only if their messages go through host memory.
 bool may_share(const config::Config& config) { return config.comm.transport == Transport::mpi; }
+
+Result<std::unique_ptr<runtime::Accelerator>> open_own_gpu(const config::Config& config, const DeviceSource& source) {
+  LANCET_ASSIGN(const runtime::AcceleratorModule* module, source.load());
+  LANCET_ASSIGN(const int found, module->count());
+  LANCET_ASSIGN(const int number, device_number(found, source.launch, may_share(config)));
+  return runtime::open_device(*module, number, config.mesh.stage);
+}
 
 // Config error: two ranks have the same GPU and may not share it. Collective.
 Status check_one_each(comm::Communicator& world, runtime::Accelerator& accelerator, bool shared) {
@@ -109,7 +109,7 @@ Status check_transport(const config::Config& config, const comm::Communicator& w
 Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
                                                                const DeviceSource& source) {
   if (config.device != config::Device::cuda) return std::unique_ptr<runtime::Accelerator>();
-  auto mine = open_own_gpu(source, may_share(config));
+  auto mine = open_own_gpu(config, source);
   LANCET_TRY(agree(world, mine.ok() ? Status() : Status(mine.error())));
   if (config.comm.transport != Transport::mirrored)  // whose ranks are all this one
     LANCET_TRY(check_one_each(world, **mine, may_share(config)));
@@ -133,7 +133,7 @@ Result<std::span<std::byte>> make_arena_window(const config::Config& config, com
       fmt::format("comm.device_all_to_all: expected GPUs that reach each other's memory and NCCL 2.28 or later for "
                   "windows, found {} ranks by {} without{}; counted or auto need neither",
                   expert->size(), expert->transport(), why));
-  error.agreed = true;  // a window is on all ranks or on none
+  error.agreed = true;  // a window is on all ranks of the group or on none
   return error;
 }
 
@@ -145,13 +145,13 @@ std::string describe_all_to_alls(const config::Config& config) {
 
 Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const config::Config& config,
                                                                            runtime::Accelerator& accelerator,
-                                                                           comm::Communicator& host) {
+                                                                           comm::Communicator& host, int max_ctas) {
   const Transport transport = config.comm.transport;
   if (host.size() == 1 && transport != Transport::mirrored) return std::unique_ptr<comm::DeviceCommunicator>();
   const comm::DeviceStream wanted{
       .device = &accelerator.device(),
       .host = &host,
-      .max_ctas = static_cast<int>(config.comm.max_ctas),
+      .max_ctas = max_ctas,
       .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000))};
   return transport == Transport::mpi        ? comm::make_staged(wanted)
          : transport == Transport::mirrored ? comm::make_mirrored(wanted)

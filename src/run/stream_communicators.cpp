@@ -41,17 +41,18 @@ Result<Streams> Streams::make(const config::Config& config, comm::Communicator& 
   for (const ir::Stream stream : {ir::Stream::expert, ir::Stream::reduce}) {
     LANCET_ASSIGN(auto communicator, world.duplicate());
     LANCET_ASSIGN(streams.groups_[static_cast<std::size_t>(stream)][""],
-                  streams.open(std::move(communicator), std::string(ir::name(stream))));
+                  streams.open(std::move(communicator), std::string(ir::name(stream)), int(config.comm.max_ctas)));
   }
   return streams;
 }
 
-Result<Streams::OpenGroup> Streams::open(std::unique_ptr<comm::Communicator> host, const std::string& name) const {
+Result<Streams::OpenGroup> Streams::open(std::unique_ptr<comm::Communicator> host, const std::string& name,
+                                         int max_ctas) const {
   OpenGroup opened;
   host->set_timeout(timeout_);
   host->set_name(purpose_ + name);
   if (accelerator_) {
-    LANCET_ASSIGN(opened.device, make_device_communicator(config_, *accelerator_, *host));
+    LANCET_ASSIGN(opened.device, make_device_communicator(config_, *accelerator_, *host, max_ctas));
   }
   opened.host = std::move(host);
   opened.group = {opened.host->rank(), opened.host->size(), opened.host.get(), opened.device.get()};
@@ -69,13 +70,19 @@ Result<Streams::OpenGroup> Streams::open(const ir::Mesh& mesh, const std::string
   opened.group = {int(std::ranges::lower_bound(ranks, all.group.place) - ranks.begin()), int(ranks.size())};
   if (alone || !all.host) return opened;
   LANCET_ASSIGN(auto communicator, all.host->split(ranks));
-  return open(std::move(communicator), fmt::format("{}[{}]", ir::name(stream), key));
+  return open(std::move(communicator), fmt::format("{}[{}]", ir::name(stream), key), int(config_.comm.max_ctas));
 }
 
 // Each link between stages is a pair of ranks with a communicator of its own for each direction. A rank is in two
 // pairs, so those that begin with an even stage are split off first, then those that begin with an odd one, then those
 // of the last stage and the first.
+//
+// A message of a link that NCCL carries holds its thread blocks from when it is queued until the other stage is there,
+// and up to four wait at once. Few blocks leave the multiprocessors to computation, and with those of the other two
+// streams they are fewer than a GPU has: messages that keep each other from starting would wait for ever.
 Status Streams::open_links(const ir::Mesh& mesh) {
+  constexpr int most_ctas = 4;
+  const int max_ctas = config_.comm.max_ctas > 0 ? std::min(int(config_.comm.max_ctas), most_ctas) : most_ctas;
   using ir::Stream;
   const int stages = mesh[ir::Axis::stage];
   if (stages == 1 || !groups_[std::size_t(Stream::send_next)].empty()) return {};
@@ -91,7 +98,8 @@ Status Streams::open_links(const ir::Mesh& mesh) {
       std::ranges::sort(members);
       LANCET_ASSIGN(auto communicator, all.host->split(members));
       if (members.size() == 1) continue;
-      LANCET_ASSIGN(groups_[std::size_t(stream)][""], open(std::move(communicator), std::string(ir::name(stream))));
+      LANCET_ASSIGN(OpenGroup link, open(std::move(communicator), std::string(ir::name(stream)), max_ctas));
+      groups_[std::size_t(stream)][""].group = links_.emplace_back(std::move(link)).group;
     }
   return {};
 }
@@ -128,8 +136,10 @@ runtime::ExecutorOptions Streams::executor_options(int threads) const {
   return options;
 }
 
-comm::DeviceCommunicator* Streams::on_device(ir::Stream stream) const {
-  return groups_[static_cast<std::size_t>(stream)].find("")->second.device.get();
+comm::DeviceCommunicator* Streams::on_device(ir::Stream stream, const ir::Mesh& mesh, ir::Axes axes) const {
+  const OpenGroups& groups = groups_[static_cast<std::size_t>(stream)];
+  const auto found = groups.find((axes & mesh.wide()) == mesh.wide() ? "" : ir::to_string(axes));
+  return found == groups.end() ? nullptr : found->second.group.device_comm;
 }
 
 // The mirrored communicator gets the duration of each call from two functions. Here they apply the

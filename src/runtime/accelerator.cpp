@@ -81,16 +81,16 @@ Status arrived(const Words& words, const backend::Device& device) {
 
 }  // namespace
 
-Status cross_streams(backend::Device& device, std::chrono::milliseconds most) {
+Status cross_streams(backend::Device& device, int streams, std::chrono::milliseconds most) {
   std::uint32_t word = 0x5eed0000;  // then another one in each crossing, so that an earlier one's is seen
   auto memory = std::make_unique<CrossingMemory>();
   LANCET_ASSIGN(memory->here, Block::page_locked(device, sizeof(Words)));
   LANCET_ASSIGN(memory->there, Block::on_device(device, 512));
-  for (std::size_t first = 0; first < ir::device_stream_count; ++first)
-    for (std::size_t second = 0; second < ir::device_stream_count; ++second) {
+  for (int first = 0; first < streams; ++first)
+    for (int second = 0; second < streams; ++second) {
       if (first == second) continue;
-      LANCET_ASSIGN(backend::Stream* const asks, device.shared_stream(first));
-      LANCET_ASSIGN(backend::Stream* const answers, device.shared_stream(second));
+      LANCET_ASSIGN(backend::Stream* const asks, device.shared_stream(std::size_t(first)));
+      LANCET_ASSIGN(backend::Stream* const answers, device.shared_stream(std::size_t(second)));
       const Status put = put_crossing(*asks, *answers, *memory, ++word);
       if (put.ok() && ends_within(most, memory->words())) {
         LANCET_TRY(arrived(memory->words(), device));
@@ -126,9 +126,9 @@ Result<const AcceleratorModule*> load_module(const std::string& file) {
   return module;
 }
 
-Result<std::unique_ptr<Accelerator>> open_device(const AcceleratorModule& module, int index) {
+Result<std::unique_ptr<Accelerator>> open_device(const AcceleratorModule& module, int index, std::int64_t stages) {
   LANCET_ASSIGN(auto accelerator, module.open(index));
-  LANCET_TRY(cross_streams(accelerator->device()));
+  LANCET_TRY(cross_streams(accelerator->device(), ir::streams_with(stages)));
   return accelerator;
 }
 

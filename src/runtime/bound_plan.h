@@ -92,10 +92,10 @@ class SingleSteps {
   // The tensor in memory that the host can read, valid until the next call.
   virtual Result<ops::TensorView> host_view(const ops::TensorView& view) = 0;
 };
-// Implements Executor::find_non_finite. left_out(instruction): it does not run. order: as there.
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps,
-                                                   const std::function<bool(std::int32_t)>& left_out,
-                                                   std::span<const ir::PlacedInstruction> order);
+// Implements Executor::find_non_finite. left_out(instruction): it does not run.
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses,
+                                                   const ExecutorOptions& options, SingleSteps& steps,
+                                                   const std::function<bool(std::int32_t)>& left_out);
 
 // Kernels of repeats (ir/program.h), made of the kernels of their bodies.
 

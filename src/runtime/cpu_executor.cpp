@@ -82,12 +82,11 @@ class CpuExecutor final : public PlanExecutor {
     return errors_.first();
   }
 
-  Result<std::optional<NonFinite>> find_non_finite(Run which, std::span<const ir::PlacedInstruction> order) override {
+  Result<std::optional<NonFinite>> find_non_finite(Run which) override {
     begin_run(which);
     backend::cpu::set_threads(options_.threads);
     errors_.clear();
-    return search_non_finite(
-        plan_, addresses_, *this, [this](std::int32_t i) { return left_out(i); }, order);
+    return search_non_finite(plan_, addresses_, options_, *this, [this](std::int32_t i) { return left_out(i); });
   }
 
   StepTimes times() const override {

@@ -5,12 +5,15 @@
 //
 // The runs up to the one after which every instruction has run execute one instruction at a time, because a kernel's
 // first call may load a library's code, allocate or connect and so wait for the whole device; it would never return
-// while a device stream waits for a flag. What an instruction does not do in its first call has to be safe in a later
-// one: the module's own kernels are loaded before, and all_to_all_counts has sent to all ranks of its group. Then, with
-// all device streams idle, each section of the compute stream (device_stream.h) is recorded, to be launched as a graph
-// from the next run on. In a run that leaves instructions out, sections that have some are not launched as graphs. Each
-// host thread ends a step by waiting for its device stream; step_failure.h says how errors end it.
+// while a device stream waits for a flag. Pipeline stages do so in an order in which they meet
+// (ExecutorOptions::order); in the order of its plan, a stage would wait for a message to leave before it receives what
+// the other one needs sent first. What an instruction does not do in its first call has to be safe in a later one: the
+// module's own kernels are loaded before, and all_to_all_counts has sent to all ranks of its group. Then, with all
+// device streams idle, each section of the compute stream (device_stream.h) is recorded, to be launched as a graph from
+// the next run on. In a run that leaves instructions out, sections that have some are not launched as graphs. Each host
+// thread ends a step by waiting for its device stream; step_failure.h says how errors end it.
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "device_kernels.h"
@@ -126,7 +129,8 @@ class DeviceExecutor final : public PlanExecutor {
   Status bind(TensorStore& store) {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(allocate_memory(store));
-    for (std::size_t stream = 0; stream < ir::device_stream_count; ++stream) {
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream) {
+      if (stream > 0 && streams_[stream].empty()) continue;
       LANCET_ASSIGN(backend::Stream* const queue, device_.shared_stream(stream));
       queues_[stream] = std::make_unique<WatchedStream>(*queue, [this, stream] { return failure_.watch(stream); });
     }
@@ -138,8 +142,8 @@ class DeviceExecutor final : public PlanExecutor {
     LANCET_TRY(kernels_.bind(plan_, *addresses_, options_, queues_,
                              runs_of(plan_.program, streams_, flag_plan_, *options_.accelerator), workspaces_));
     LANCET_TRY(flags_.allocate(flag_plan_.flags, device_));
-    for (std::size_t stream = 0; stream < ir::device_stream_count; ++stream)
-      backlogs_[stream] = Backlog(*queues_[stream], flags_.marks(stream));
+    for (std::size_t stream = 0; stream < ir::stream_count; ++stream)
+      if (queues_[stream]) backlogs_[stream] = Backlog(*queues_[stream], flags_.marks(stream));
     failure_.watch_steps(streams_, flag_plan_);
     find_kinds();
     LANCET_ASSIGN(times_, StreamTimes::make(plan_, streams_, flag_plan_, device_));
@@ -163,14 +167,13 @@ class DeviceExecutor final : public PlanExecutor {
     return times_->read(measured().spans);
   }
 
-  Result<std::optional<NonFinite>> find_non_finite(Run which, std::span<const ir::PlacedInstruction> order) override {
+  Result<std::optional<NonFinite>> find_non_finite(Run which) override {
     begin_run(which);
     LANCET_TRY(device_.bind_thread());
     failure_.start_step();
     LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
     LANCET_TRY(queues_[0]->synchronize());
-    return search_non_finite(
-        plan_, *addresses_, *this, [this](std::int32_t i) { return left_out(i); }, order);
+    return search_non_finite(plan_, *addresses_, options_, *this, [this](std::int32_t i) { return left_out(i); });
   }
 
   ops::TensorView input(std::string_view name) override { return mirror_.input(addresses_->input(name)); }
@@ -218,8 +221,8 @@ class DeviceExecutor final : public PlanExecutor {
     LANCET_TRY(device_.bind_thread());
     LANCET_TRY(mirror_.copy_inputs(*queues_[0]));
     LANCET_TRY(queues_[0]->synchronize());
-    for (std::int32_t i = 0; i < std::int32_t(closes_step_.size());
-         ++i) {  // in this order no kernel waits for a later one
+    LANCET_ASSIGN(const std::vector<std::int32_t> order, order_of_first_run());
+    for (const std::int32_t i : order) {
       Span& span = span_of(i);
       span.start = elapsed();
       if (!left_out(i)) {
@@ -240,6 +243,16 @@ class DeviceExecutor final : public PlanExecutor {
       return {};
     });
     return queues_[0]->synchronize();
+  }
+
+  // In this order no kernel waits for a later one, of whatever rank.
+  Result<std::vector<std::int32_t>> order_of_first_run() const {
+    std::vector<std::int32_t> order(closes_step_.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (!options_.order) return order;
+    LANCET_ASSIGN(const std::vector<ir::PlacedInstruction> placed, options_.order());
+    std::ranges::transform(placed, order.begin(), [](const ir::PlacedInstruction& at) { return at.instruction.value; });
+    return order;
   }
 
   void run_stream(std::size_t stream) {

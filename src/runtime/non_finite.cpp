@@ -1,5 +1,5 @@
 // The search for a non-finite number repeats the step on one thread. It walks the plan in an order in which all ranks
-// meet in their collectives: that of one step, which ranks of one plan share, or the one given. It zeroes each result's
+// meet in their collectives: that of one step, which ranks of one plan share, or the options'. It zeroes each result's
 // memory before its first use, runs the instruction, and searches its results. Updates of parameters and state are
 // skipped, so that the search leaves the model as it was. After the first non-finite number the walk continues without
 // searching, because other ranks still need this rank's collectives.
@@ -43,14 +43,14 @@ class Search {
          const std::function<bool(std::int32_t)>& left_out)
       : plan_(plan), addresses_(addresses), steps_(steps), left_out_(left_out), made_(plan.program.tensors.size()) {}
 
-  Result<std::optional<NonFinite>> operator()(std::span<const ir::PlacedInstruction> order) {
+  Result<std::optional<NonFinite>> operator()(const ExecutorOptions& options) {
     constexpr std::int64_t before_all = std::numeric_limits<std::int64_t>::min();
     for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i)
       if (const auto kind = plan_.program.tensors[i].kind;
           kind == ir::TensorKind::parameter || kind == ir::TensorKind::state)
         LANCET_TRY(look(TensorId{static_cast<std::int32_t>(i)}, {}, before_all + std::int64_t(i)));
-    for (const auto& [id, place] : order.empty() ? listed() : std::vector(order.begin(), order.end()))
-      LANCET_TRY(visit(id, place));
+    LANCET_ASSIGN(const std::vector<ir::PlacedInstruction> ordered, options.order ? options.order() : listed());
+    for (const auto& [id, place] : ordered) LANCET_TRY(visit(id, place));
     return first_;
   }
 
@@ -112,10 +112,10 @@ std::string to_string(const ir::Program& program, const NonFinite& found) {
                      ir::to_string(program.type(found.tensor)), made, found.element, unsigned_nan(found.value));
 }
 
-Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses, SingleSteps& steps,
-                                                   const std::function<bool(std::int32_t)>& left_out,
-                                                   std::span<const ir::PlacedInstruction> order) {
-  return Search(plan, addresses, steps, left_out)(order);
+Result<std::optional<NonFinite>> search_non_finite(const ir::Plan& plan, const Addresses& addresses,
+                                                   const ExecutorOptions& options, SingleSteps& steps,
+                                                   const std::function<bool(std::int32_t)>& left_out) {
+  return Search(plan, addresses, steps, left_out)(options);
 }
 
 }  // namespace lancet::runtime

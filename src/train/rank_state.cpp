@@ -154,12 +154,10 @@ Status TrainerMemory::grow_arena(const run::StepPlans& plans, const RankResource
 Status TrainerMemory::allocate_device_arena(const config::Config& config, comm::Communicator& world,
                                             comm::DeviceCommunicator* expert, runtime::Accelerator& accelerator) {
   const auto bytes = std::size_t(plan_.arena);
-  LANCET_ASSIGN(const auto window, run::make_arena_window(config, expert, bytes));
-  if (!window.empty()) {
-    window_ = {window.data(), window.size()};
-    return {};
-  }
-  auto arena = runtime::Block::on_device(accelerator.device(), bytes);
+  const auto window = run::make_arena_window(config, expert, bytes);
+  LANCET_TRY(comm::agree(world, window.ok() ? Status() : Status(window.error())));
+  if (!window->empty()) window_ = {window->data(), window->size()};
+  auto arena = window->empty() ? runtime::Block::on_device(accelerator.device(), bytes) : runtime::Block();
   LANCET_TRY(comm::agree(world, arena.ok() ? Status() : Status(arena.error())));
   arena_ = std::move(*arena);
   return {};

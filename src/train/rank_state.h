@@ -53,8 +53,8 @@ class TrainerMemory {
  public:
   // Refuses a config that does not fit the memory; then allocates the store and, on the CPU, the arena.
   Status allocate(const config::Config& config, const run::StepPlans& plans, int ranks, const RankResources& resources);
-  // Collective: allocates the arena on the accelerator, as a window if the ranks can reach each other's memory. expert:
-  // that stream's communicator of all ranks; null: the rank is alone.
+  // Collective: allocates the arena on the accelerator, as a window if the ranks among which all-to-alls go can reach
+  // each other's memory. expert: their communicator on that stream; null: the rank is alone.
   Status allocate_device_arena(const config::Config& config, comm::Communicator& world,
                                comm::DeviceCommunicator* expert, runtime::Accelerator& accelerator);
 

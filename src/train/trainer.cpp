@@ -101,7 +101,10 @@ class TrainerImpl final : public Trainer {
     memory_.store().set_rank(config::mesh_of(config_, world_.size()), world_.rank());
     LANCET_TRY(comm::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
     if (accelerator)
-      LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(ir::Stream::expert), *accelerator));
+      LANCET_TRY(memory_.allocate_device_arena(
+          config_, world_,
+          streams_.on_device(ir::Stream::expert, config::mesh_of(config_, world_.size()), {ir::Axis::expert}),
+          *accelerator));
     LANCET_TRY(comm::agree(world_, bind()));
     if (const std::size_t layers = step_.micro_batches[0].layers.load.size(); layers > 0)
       tally_ = StepTally(layers, std::size_t(experts_of_layer()));
@@ -246,19 +249,20 @@ class TrainerImpl final : public Trainer {
   }
 
   Status bind() {
-    const runtime::ExecutorOptions shared = executor_options(memory_.arena());
-    LANCET_ASSIGN(step_, BoundStep::bind(plans_.step(), memory_.store(), shared));
+    LANCET_ASSIGN(step_, BoundStep::bind(plans_.step(), memory_.store(), executor_options(plans_.steps)));
     if (!plans_.evaluations.empty()) {
-      LANCET_ASSIGN(evaluate_, BoundStep::bind(plans_.evaluations[plans_.stage], memory_.store(), shared));
+      LANCET_ASSIGN(evaluate_, BoundStep::bind(plans_.evaluations[plans_.stage], memory_.store(),
+                                               executor_options(plans_.evaluations)));
     }
     return {};
   }
 
-  // arena: shared with other executors; empty: the executor's own.
-  runtime::ExecutorOptions executor_options(const runtime::Memory& arena) const {
+  // stages: the plans of all pipeline stages; they outlive the executor. All executors share one arena.
+  runtime::ExecutorOptions executor_options(const std::vector<ir::Plan>& stages) const {
     runtime::ExecutorOptions options = streams_.executor_options(resources_.threads);
-    options.arena = arena;
+    options.arena = memory_.arena();
     options.emulated = resources_.emulated;
+    if (stages.size() > 1) options.order = [&stages, own = plans_.stage] { return ir::order_of_stage(stages, own); };
     return options;
   }
 
@@ -345,11 +349,10 @@ class TrainerImpl final : public Trainer {
   };
   // Collective: runs the micro batches of the step again on the weights as they are.
   NotFinite not_finite(const run::StepRecord& record) {
-    const std::vector<ir::PlacedInstruction> order = order_of_search();
     const auto search = [&](int run) -> Result<std::optional<runtime::NonFinite>> {
       LANCET_TRY(fill_inputs(record.step - 1, run));
       const bool last = run + 1 == runs_a_step();
-      return step_.executor->find_non_finite({.before = last, .body = true, .closing = last}, order);
+      return step_.executor->find_non_finite({.before = last, .body = true, .closing = last});
     };
     const auto cause = find_non_finite_cause(config_, world_, plans_.step().program, runs_a_step(), search);
     const std::string norm = record.is_norm_known ? fmt::format("{}", record.grad_norm) : "not known yet";
@@ -358,19 +361,6 @@ class TrainerImpl final : public Trainer {
                     record.loss, norm, cause.ok() ? *cause : "no cause found: " + cause.error().message));
     error.agreed = cause.ok() || cause.error().agreed;  // both numbers are sums over the ranks
     return {std::move(error), cause.ok()};
-  }
-
-  // The order in which this rank can run one instruction after the other beside other stages; empty: as the plan lists
-  // them, which all ranks share.
-  std::vector<ir::PlacedInstruction> order_of_search() const {
-    if (plans_.steps.size() == 1) return {};
-    const ir::Mesh mesh = config::mesh_of(config_, world_.size());
-    std::vector<const ir::Plan*> plans;
-    for (int rank = 0; rank < world_.size(); ++rank)
-      plans.push_back(&plans_.steps[std::size_t(mesh.coordinate(rank, ir::Axis::stage))]);
-    auto orders = ir::order_together(plans, mesh);
-    LANCET_CHECK(orders.ok(), "the plans of the stages: {}", orders.error().message);
-    return std::move((*orders)[std::size_t(world_.rank())]);
   }
 
   // The least of all ranks, and of the run before. The memory of an emulated device is declared.

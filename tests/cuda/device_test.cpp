@@ -84,7 +84,7 @@ TEST_CASE("flags join streams in either order of signal and wait, and the host c
 TEST_CASE("probe: copies of two streams that wait for each other") {
   const auto gpu = test::open_gpu();
   if (!gpu) return;
-  for (int round = 1; round < 50; ++round) done(runtime::cross_streams(gpu->device()));
+  for (int round = 1; round < 50; ++round) done(runtime::cross_streams(gpu->device(), ir::stream_count));
 }
 
 // 600 commands: the 400 that may wait between marks, and 200 of a large instruction (src/runtime/device_stream.h).

@@ -127,9 +127,8 @@ class Gpu {
   std::map<std::string_view, Largest> largest_;  // by op
 };
 
-// Not run on samples, since executors run them, or CPUs alone (pipeline stages).
-const std::set<std::string_view> without_kernel{"no_share", "receive_next", "receive_previous", "repeat",
-                                                "round",    "send_next",    "send_previous"};
+// Not run on samples, since executors run them.
+const std::set<std::string_view> without_kernel{"repeat", "round"};
 
 // Those whose kernels are cuBLASLt's.
 bool is_product(const ops::OpDef& op) { return op.name.starts_with("linear"); }

@@ -1,7 +1,7 @@
 // Two ranks that are threads of one process train a small MoE model on one GPU, over the host's memory: streams, flags
 // and kernels with all-to-alls of unlike counts, without MPI or a second GPU. Losses and norms are those of two ranks
-// on the CPU within rounding. The same body runs on streams of the host (host_accelerator.h), where it must also notice
-// a wrong kernel.
+// on the CPU within rounding. So do two pipeline stages. The same bodies run on streams of the host
+// (host_accelerator.h), where they must also notice a wrong kernel.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -46,16 +46,27 @@ config::Config two_ranks_config(const std::string& policy) {
   return config;
 }
 
+// The same model as two pipeline stages, between which four micro batches pass.
+config::Config two_stages_config() {
+  config::Config config = two_ranks_config("sequential");
+  config.mesh.stage = 2;
+  config.train.micro_batch_size = 4;
+  config.train.gradient_accumulation_steps = 4;
+  config.train.pipeline_schedule = config::PipelineSchedule::zero_bubble;
+  return config;
+}
+
 struct TwoRanksRun {
   std::vector<run::StepRecord> steps;  // rank 0's
   std::int64_t parts = 1;              // the most that an instruction is split in
-  int all_to_alls = 0;                 // in the plan
+  int all_to_alls = 0, sends = 0;      // in rank 0's plan
 };
 
 Result<TwoRanksRun> train_two_ranks(config::Config config, const Accelerators& accelerators, const Progress& progress) {
   constexpr int steps = 4;
   if (accelerators[0]) config.device = config::Device::cuda;
-  const std::string run_name = fmt::format("{} on the {}", config.overlap.policy, accelerators[0] ? "device" : "CPU");
+  const std::string run_name = fmt::format("{}, mesh.stage={} on the {}", config.overlap.policy, config.mesh.stage,
+                                           accelerators[0] ? "device" : "CPU");
   TwoRanksRun run;
   const test::DeclaredCosts costs;
   LANCET_TRY(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
@@ -77,6 +88,7 @@ Result<TwoRanksRun> train_two_ranks(config::Config config, const Accelerators& a
     for (const ir::Instruction& instruction : trainer->executor().plan().program.instructions) {
       run.parts = std::max(run.parts, instruction.attributes.integer("parts", 1));
       run.all_to_alls += instruction.op == "all_to_all";
+      run.sends += instruction.op == "send_next";
     }
     return {};
   }));
@@ -92,25 +104,35 @@ bool equal(const TwoRanksRun& found, const TwoRanksRun& expected) {
 }
 
 // timeout_s: how long a rank waits for the other one; the error then names stream and instruction.
+TwoRanksRun check_run(config::Config config, const Accelerators& accelerators, double timeout_s,
+                      const Progress& progress) {
+  config.comm.timeout_s = timeout_s;
+  const TwoRanksRun expected = test::made(train_two_ranks(config, {}, progress));
+  TwoRanksRun found = test::made(train_two_ranks(config, accelerators, progress));
+  for (std::size_t i = 0; i < std::min(found.steps.size(), expected.steps.size()); ++i) {
+    const run::StepRecord &a = found.steps[i], &b = expected.steps[i];
+    std::cout << fmt::format("{}, mesh.stage={}, step {}: loss {:.6f}, {:.1e} from the CPU's; ", config.overlap.policy,
+                             config.mesh.stage, i + 1, a.loss, apart(a.loss, b.loss))
+              << fmt::format("norm {:.6f}, {:.1e}; {:.1f}% dropped; {:.2f} ms\n", a.grad_norm,
+                             apart(a.grad_norm, b.grad_norm), a.drop_pct.value_or(0), a.step_ms);
+    CHECK(a.drop_pct.value_or(0) > 0);
+  }
+  CHECK(equal(found, expected));
+  return found;
+}
+
 void check_two_ranks(const Accelerators& accelerators, double timeout_s, const Progress& progress) {
   int all_to_alls = 0;
   for (const std::string policy : {"sequential", "lancet"}) {
-    config::Config config = two_ranks_config(policy);
-    config.comm.timeout_s = timeout_s;
-    const TwoRanksRun expected = test::made(train_two_ranks(config, {}, progress));
-    const TwoRanksRun found = test::made(train_two_ranks(config, accelerators, progress));
-    for (std::size_t i = 0; i < std::min(found.steps.size(), expected.steps.size()); ++i) {
-      const run::StepRecord &a = found.steps[i], &b = expected.steps[i];
-      std::cout << fmt::format("{}, step {}: loss {:.6f}, {:.1e} from the CPU's; norm {:.6f}, {:.1e}; ", policy, i + 1,
-                               a.loss, apart(a.loss, b.loss), a.grad_norm, apart(a.grad_norm, b.grad_norm))
-                << fmt::format("{:.1f}% dropped; {:.2f} ms\n", a.drop_pct.value_or(0), a.step_ms);
-      CHECK(a.drop_pct.value_or(0) > 0);
-    }
-    CHECK(equal(found, expected));
+    const TwoRanksRun found = check_run(two_ranks_config(policy), accelerators, timeout_s, progress);
     CHECK(found.parts == (policy == "lancet" ? 2 : 1));
     CHECK(found.all_to_alls > all_to_alls);  // one a layer, then one a part
     all_to_alls = found.all_to_alls;
   }
+}
+
+void check_two_stages(const Accelerators& accelerators, double timeout_s, const Progress& progress) {
+  CHECK(check_run(two_stages_config(), accelerators, timeout_s, progress).sends >= 4);
 }
 
 // Ends the process as failed if it lives for longer: threads that hang in a driver cannot be ended.
@@ -174,9 +196,9 @@ class WrongAccelerator final : public runtime::Accelerator {
   ops::DeviceKernel wrong_;
 };
 
-}  // namespace
-
-TEST_CASE("two ranks train on one GPU as threads") {
+// check(accelerators, timeout_s, progress) with two ranks on one GPU.
+template <class Check>
+void on_one_gpu(std::chrono::seconds most, const Check& check) {
   if (test::driver_started) {
     std::cout << "SKIPPED: other cases of this process have used the GPU: run this one alone" << std::endl;
     return;
@@ -184,22 +206,29 @@ TEST_CASE("two ranks train on one GPU as threads") {
   // By default a kernel's code is loaded at its first launch. That may wait for the whole GPU, so also for streams of
   // the other rank that wait for a flag; ranks that are processes do not wait for each other's loads.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-  Deadline deadline(std::chrono::seconds(40));
+  Deadline deadline(most);
   const auto first = test::open_gpu();
   if (!first) return;
   const auto second = test::open_gpu();
-  check_two_ranks({first.get(), second.get()}, 10,
-                  [&](int rank, const std::string& what) { deadline.set_progress(rank, what); });
+  check(Accelerators{first.get(), second.get()}, 10,
+        [&](int rank, const std::string& what) { deadline.set_progress(rank, what); });
 }
+
+}  // namespace
+
+TEST_CASE("two ranks train on one GPU as threads") { on_one_gpu(std::chrono::seconds(40), check_two_ranks); }
+
+TEST_CASE("two ranks train on one GPU as pipeline stages") { on_one_gpu(std::chrono::seconds(15), check_two_stages); }
 
 TEST_CASE("two ranks train on streams of the host as threads, and a wrong kernel is noticed") {
   const Progress unwatched = [](int, const std::string&) {};
   test::HostAccelerator first({.pause_us = 20, .seed = 1}), second({.pause_us = 20, .seed = 2});
   check_two_ranks({&first, &second}, 60, unwatched);
-  const config::Config config = two_ranks_config("sequential");
+  check_two_stages({&first, &second}, 60, unwatched);
   WrongAccelerator wrong;
-  CHECK_FALSE(equal(test::made(train_two_ranks(config, {&first, &wrong}, unwatched)),
-                    test::made(train_two_ranks(config, {}, unwatched))));
+  for (const config::Config& config : {two_ranks_config("sequential"), two_stages_config()})
+    CHECK_FALSE(equal(test::made(train_two_ranks(config, {&first, &wrong}, unwatched)),
+                      test::made(train_two_ranks(config, {}, unwatched))));
 }
 
 }  // namespace lancet

@@ -246,7 +246,7 @@ std::array<comm::Groups, ir::stream_count> groups_of(const ir::Program& program,
                                                      std::deque<SilentCommunicator>& communicators) {
   std::array<comm::Groups, ir::stream_count> groups;
   auto keys = ir::used_keys(program);
-  for (std::size_t stream = 0; stream < ir::device_stream_count; ++stream) {
+  for (std::size_t stream = 0; stream < std::size_t(ir::streams_with(1)); ++stream) {
     keys[stream].insert("");
     for (const std::string& key : keys[stream]) {
       const std::vector<int> members = ir::ranks_of(key, mesh, mesh.ranks() - 1);

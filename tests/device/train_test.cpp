@@ -208,6 +208,23 @@ TEST_CASE("training on emulated device kernels: rounds of layers that drop nothi
   check_close(train_on(config, true, ranks, 2), train_on(config, false, ranks, 2), 1e-4);
 }
 
+TEST_CASE("training on emulated device kernels: pipeline stages, alone and with experts") {
+  auto config = test::small_config();
+  config.model.n_layer = 2;
+  config.mesh.stage = 2;
+  config.train.gradient_accumulation_steps = 2;
+  config.train.pipeline_schedule = config::PipelineSchedule::zero_bubble;
+  config.train.micro_batch_size = 4;
+  const int ranks = GENERATE(2, 4);
+  if (ranks == 4) config.overlap = {.policy = "lancet_paper", .parts = 2, .memory_factor = 10};
+  if (ranks == 4) config.train.zero = 1;
+  const bool windows = ranks == 4;
+  config.device = config::Device::cuda;  // GELU fused into the products
+  InWindow::pushed = 0;
+  check_close(train_on(config, true, ranks, 2, windows), train_on(config, false, ranks, 2), 1e-4);
+  CHECK((InWindow::pushed > 0) == windows);  // of the two ranks that share a stage
+}
+
 TEST_CASE("on one rank a step with MoE layers is a single stretch that one graph records") {
   const auto plan = test::good(planner::plan_step({test::small_config(), 1}, {}));
   int products = 0;

@@ -156,4 +156,8 @@ TEST_CASE("order_together: ranks that run one instruction after the other meet")
   CHECK(placed(0) == Order{{0, 0}, {1, 1}, {2, 2}});
   CHECK(placed(1) == Order{{0, 0}, {2, 1}, {1, 2}});
   CHECK_FALSE(ir::order_together(plans, data_by_tensor).ok());
+  const auto of_last = ir::order_of_stage(std::vector{first, last}, 1);
+  REQUIRE(of_last.ok());
+  CHECK(std::ranges::equal(*of_last, (*orders)[1], {}, &ir::PlacedInstruction::instruction,
+                           &ir::PlacedInstruction::instruction));
 }

@@ -1,7 +1,9 @@
 // The groups of ranks that a plan names, on ranks that are threads.
 #include "lancet/run/stream_communicators.h"
+#include "doubles/host_queue.h"
 #include "doubles/inproc.h"
 
+#include <fmt/ranges.h>
 #include <catch2/catch.hpp>
 
 #include "good.h"
@@ -67,6 +69,73 @@ TEST_CASE("groups are opened by stream and axes, once; all ranks and single rank
       return late;
     return {};
   }));
+}
+
+namespace {
+
+// As NCCL's, it ends when the other ranks end theirs.
+class EndsTogether final : public comm::DeviceCommunicator {
+ public:
+  EndsTogether(comm::Communicator& host, int& met) : host_(host), met_(met) {}
+  ~EndsTogether() override { met_ += host_.barrier().ok(); }
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  std::string transport() const override { return "test"; }
+  Status send_receive(backend::Stream&, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
+    return internal_error("a call that the test does not expect");
+  }
+  Status all_reduce_sum(backend::Stream&, std::span<float>) override {
+    return internal_error("a call that the test does not expect");
+  }
+  Status check() override { return {}; }
+  void abort(const std::string& why) override { host_.abort(why); }
+
+ private:
+  comm::Communicator& host_;
+  int& met_;
+};
+
+// Notes the thread blocks that each communicator may use, in the order in which they are made.
+class NotingAccelerator final : public runtime::Accelerator {
+ public:
+  backend::Device& device() override { return *device_; }
+  const ops::DeviceKernel* find_kernel(std::string_view) const override { return nullptr; }
+  Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream& stream) override {
+    max_ctas.push_back(stream.max_ctas);
+    return std::unique_ptr<comm::DeviceCommunicator>(std::make_unique<EndsTogether>(*stream.host, met));
+  }
+  std::string build() const override { return "noting"; }
+  std::vector<int> max_ctas;
+  int met = 0;  // at their ends
+
+ private:
+  std::unique_ptr<backend::Device> device_ = test::make_host_queue();
+};
+
+}  // namespace
+
+TEST_CASE("links between stages take few thread blocks and end together, and a mesh without stages has none") {
+  const ir::Program program = parsed("program empty\ninput @x : f32[4]\noutput y = @x\n");
+  for (const int max_ctas : {0, 2, 16})
+    for (const int stages : {1, 2, 4})
+      test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
+        config::Config config;
+        config.comm.max_ctas = max_ctas;
+        config.comm.timeout_s = 10;
+        NotingAccelerator accelerator;
+        {
+          LANCET_ASSIGN(const run::Streams streams, [&]() -> Result<run::Streams> {
+            LANCET_ASSIGN(run::Streams made, run::Streams::make(config, world, &accelerator));
+            LANCET_TRY(made.open_groups({{stages, 4 / stages, 1, 1}}, program));
+            return made;
+          }());
+        }
+        std::vector<int> expected(2, max_ctas);  // of all-to-alls and all-reduces
+        if (stages > 1) expected.insert(expected.end(), 4, max_ctas == 2 ? 2 : 4);
+        if (accelerator.max_ctas == expected && accelerator.met == int(expected.size())) return {};
+        return internal_error(
+            fmt::format("{} stages: found {}, {} met", stages, fmt::join(accelerator.max_ctas, ", "), accelerator.met));
+      }));
 }
 
 TEST_CASE("shards over all ranks fit every mesh of as many ranks") {

@@ -243,8 +243,8 @@ class Deserted final : public comm::DeviceCommunicator {
   int rank() const override { return 0; }
   int size() const override { return 4; }
   std::string transport() const override { return "test"; }
-  Status send_receive(backend::Stream&, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
-    return internal_error("a call that the test does not expect");
+  Status send_receive(backend::Stream& queue, std::span<const comm::Segment>, std::span<const comm::Segment>) override {
+    return all_reduce_sum(queue, {});
   }
   Status all_reduce_sum(backend::Stream& queue, std::span<float>) override {
     return static_cast<HostQueueStream*>(queue.native())->enqueue([this]() -> Status {
@@ -286,10 +286,13 @@ class DesertedAccelerator final : public runtime::Accelerator {
  public:
   explicit DesertedAccelerator(bool waits) {
     reduce_ = {.op = "all_reduce", .bind = waits ? bind<true> : bind<false>, .workspace = nullptr, .recordable = false};
+    receive_ = reduce_;
+    receive_.op = "receive_next";
     add_ = {.op = "add", .bind = bind_add, .workspace = nullptr, .recordable = false};
   }
   backend::Device& device() override { return host_.device(); }
   const ops::DeviceKernel* find_kernel(std::string_view op) const override {
+    if (op == receive_.op) return &receive_;
     return op == "all_reduce" ? &reduce_ : op == "add" ? &add_ : host_.find_kernel(op);
   }
   Result<std::unique_ptr<comm::DeviceCommunicator>> make_communicator(const comm::DeviceStream&) override {
@@ -316,7 +319,7 @@ class DesertedAccelerator final : public runtime::Accelerator {
     };
   }
   HostAccelerator host_;
-  ops::DeviceKernel reduce_, add_;
+  ops::DeviceKernel reduce_, receive_, add_;
 };
 
 struct DesertedRun {
@@ -325,16 +328,17 @@ struct DesertedRun {
   runtime::TensorStore store;
   std::unique_ptr<runtime::Executor> executor;
 
-  DesertedRun(bool waits, std::chrono::milliseconds timeout, comm::DeviceCommunicator* expert = nullptr)
+  DesertedRun(bool waits, std::chrono::milliseconds timeout, comm::DeviceCommunicator* expert = nullptr,
+              std::string_view text = three_streams)
       : accelerator(waits) {
-    auto plan = test::good(ir::parse_plan(three_streams));
+    auto plan = test::good(ir::parse_plan(text));
     store.place_on(accelerator.device());
     store.add(plan->program);
-    auto made = test::good(
-        runtime::Executor::create(*plan, store,
-                                  {.groups = {comm::Groups(), comm::all_ranks(expert), comm::all_ranks(&reduce)},
-                                   .accelerator = &accelerator,
-                                   .timeout = timeout}));
+    runtime::ExecutorOptions options{.groups = {comm::Groups(), comm::all_ranks(expert), comm::all_ranks(&reduce)},
+                                     .accelerator = &accelerator,
+                                     .timeout = timeout};
+    options.groups[std::size_t(ir::Stream::receive_next)] = comm::all_ranks(&reduce);
+    auto made = test::good(runtime::Executor::create(*plan, store, options));
     executor = std::move(*made);
   }
 };
@@ -342,8 +346,15 @@ struct DesertedRun {
 }  // namespace
 
 TEST_CASE("streams: a missing peer ends the step after the timeout, with the stream and the instruction") {
-  const bool waits = GENERATE(false, true), first = GENERATE(true, false);
-  DesertedRun run(waits, std::chrono::seconds(1));
+  constexpr std::string_view of_stage = R"(plan {policy=test}
+arena 128
+input @x : f32[4]
+[0] %0 : f32[4] = receive_next() {dtype=f32, shape="4"}  # receive_next dx h.1 | at 0
+[1] %1 : f32[4] = add(@x, %0)  # compute dx h.0 | wait 0 | at 64
+output y = %1
+)";
+  const bool waits = GENERATE(false, true), first = GENERATE(true, false), receives = GENERATE(false, true);
+  DesertedRun run(waits, std::chrono::seconds(1), nullptr, receives ? of_stage : three_streams);
   if (!first) {
     run.reduce.deserted = false;
     require_done(within(std::chrono::seconds(60), *run.executor));
@@ -353,8 +364,8 @@ TEST_CASE("streams: a missing peer ends the step after the timeout, with the str
   const Error status = test::refused(within(std::chrono::seconds(60), *run.executor));
   CHECK(status.code == ExitCode::communication);
   CHECK(status.message ==
-        "stream reduce: [3] all_reduce at d: expected all 4 ranks within 1 s by test, found that it did not end; "
-        "nothing came from rank 3");
+        std::string(receives ? "stream receive_next: [0] receive_next at h.1" : "stream reduce: [3] all_reduce at d") +
+            ": expected all 4 ranks within 1 s by test, found that it did not end; nothing came from rank 3");
   CHECK(run.reduce.aborted_why == status.message);
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::seconds(1));
 }

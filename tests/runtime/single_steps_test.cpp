@@ -44,7 +44,7 @@ input @x : f32[4,1]
   const Addresses addresses(*plan, store, {reinterpret_cast<std::byte*>(arena.data()), 128},
                             {reinterpret_cast<std::byte*>(inputs.data()), 256});
   Steps steps;
-  const auto found = search_non_finite(*plan, addresses, steps, [](std::int32_t) { return false; }, {});
+  const auto found = search_non_finite(*plan, addresses, {}, steps, [](std::int32_t) { return false; });
   REQUIRE(found.ok());
   CHECK_FALSE(found->has_value());
   CHECK(steps.zeroed == std::vector<DType>{DType::f32});

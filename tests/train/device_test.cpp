@@ -244,6 +244,24 @@ TEST_CASE("messages between devices are profiled, and a plan uses the measured t
   check_network(profiles[0].network);
 }
 
+TEST_CASE("ops of stages on devices are profiled, for a search over all stages") {
+  auto config = test::small_config();
+  config.mesh.stage = 2;
+  config.train.gradient_accumulation_steps = 2;
+  config.train.pipeline_schedule = config::PipelineSchedule::searched;
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    StagedAccelerator accelerator;
+    LANCET_ASSIGN(const run::MeasuredStep step,
+                  run::measure_step(config, world, {.local_ranks = 2, .seconds = 0, .accelerator = &accelerator}));
+    test::HostAccelerator trains;
+    LANCET_ASSIGN(
+        const auto trainer,
+        train::Trainer::create(config, world, {.local_ranks = 2, .costs = &step.profile, .accelerator = &trains}));
+    LANCET_ASSIGN(const run::StepRecord record, trainer->step(0));
+    return record.predicted_ms ? Status() : Status(internal_error("expected a predicted step"));
+  }));
+}
+
 TEST_CASE("messages of mirrored ranks between devices take the network's time") {
   auto config = test::small_config();
   config.overlap.policy = "lancet";

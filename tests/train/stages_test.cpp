@@ -6,6 +6,7 @@
 
 #include "declared_costs.h"
 #include "good.h"
+#include "host_accelerator.h"
 #include "lancet/config/config.h"
 #include "lancet/ir/micro_batches.h"
 #include "lancet/planner/from_config.h"
@@ -307,8 +308,9 @@ TEST_CASE("stages: what stages are not built for is refused in one line") {
   CHECK(error([](config::Config& c) { c.overlap.policy = "lancet"; }).empty());
   CHECK(error([](config::Config& c) { c.overlap.replan = 1; }) ==
         "config: overlap.replan: expected 0 with mesh.stage = 2, found 1");
-  CHECK(error([](config::Config& c) { c.device = config::Device::cuda; }) ==
-        "config: mesh.stage: expected 1 for device \"cuda\", found 2");
+  CHECK(error([](config::Config& c) { c.device = config::Device::cuda; }).empty());
+  CHECK(error([](config::Config& c) { c.comm.transport = config::Transport::mirrored; }) ==
+        "config: mesh.stage: expected 1 for comm.transport \"mirrored\", found 2");
   CHECK(
       error([](config::Config& c) {
         c.mesh.stage = 3;
@@ -330,10 +332,15 @@ TEST_CASE("stages: a trace has the streams of each rank beside the prediction of
   config.mesh.stage = 2;
   config.mesh.expert = 2;
   config.log.trace = 2;
+  const bool on_device = GENERATE(false, true);
   std::string trace;
   std::vector<ir::Plan> stages;
   test::good(comm::run_inproc(4, [&](comm::Communicator& world) -> Status {
-    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = 4, .costs = &costs}));
+    test::HostAccelerator device;
+    LANCET_ASSIGN(
+        const auto trainer,
+        train::Trainer::create(config, world,
+                               {.local_ranks = 4, .costs = &costs, .accelerator = on_device ? &device : nullptr}));
     for (int step = 0; step < 2; ++step) LANCET_TRY(trainer->step(step));
     LANCET_ASSIGN(const std::string text, trainer->trace());
     CHECK(text.empty() == (world.rank() != 0));

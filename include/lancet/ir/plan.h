@@ -66,6 +66,9 @@ struct PlacedInstruction {
 // verify_ranks().
 Result<std::vector<std::vector<PlacedInstruction>>> order_together(std::span<const Plan* const> plans,
                                                                    const Mesh& mesh);
+// The same for ranks of which each runs the plan of its pipeline stage: the order of all ranks of `stage`, on whatever
+// mesh. It is that of one rank a stage, since the ranks of a stage do the same at the same place.
+Result<std::vector<PlacedInstruction>> order_of_stage(std::span<const Plan> stages, std::size_t stage);
 
 // Where the plans of pipeline stages are kept.
 

@@ -146,8 +146,9 @@ class Attributes {
 // send_next meets the receive_previous of the stage after it, send_previous the receive_next of the stage before it.
 enum class Stream : std::uint8_t { compute, expert, reduce, send_next, receive_previous, send_previous, receive_next };
 inline constexpr int stream_count = 7;
-inline constexpr int device_stream_count = 3;  // that a GPU has; plans of several stages run on the host alone
 constexpr bool between_stages(Stream stream) { return stream >= Stream::send_next; }
+// The number of streams, the first ones, that plans of this number of pipeline stages use.
+constexpr int streams_with(std::int64_t stages) { return stages > 1 ? stream_count : int(Stream::send_next); }
 // The purpose of an instruction. dx, dw: gradients with respect to activations and to weights (Lancet, section 4).
 // recompute: makes a value of the forward pass a second time, for the backward pass (passes/passes.h).
 enum class Role : std::uint8_t { forward, dx, dw, sync, update, recompute };

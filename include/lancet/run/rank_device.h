@@ -33,9 +33,9 @@ struct DeviceSource {
 Result<std::unique_ptr<runtime::Accelerator>> open_accelerator(const config::Config& config, comm::Communicator& world,
                                                                const DeviceSource& source = {});
 
-// Memory of an arena in a window of all ranks of the expert stream (null: the rank is alone); empty if
-// config.comm.device_all_to_all or the ranks rule a window out. Collective; the same on all ranks. Config error: the
-// config requires windows and the ranks have none.
+// Memory of an arena in a window of the ranks among which all-to-alls go (null: the rank is alone); empty if
+// config.comm.device_all_to_all or these ranks rule a window out. Collective over them, with the same result. Config
+// error: the config requires windows and these ranks have none.
 Result<std::span<std::byte>> make_arena_window(const config::Config& config, comm::DeviceCommunicator* expert,
                                                std::size_t bytes);
 
@@ -43,10 +43,11 @@ Result<std::span<std::byte>> make_arena_window(const config::Config& config, com
 std::string describe_all_to_alls(const config::Config& config);
 
 // Makes the communicator on the accelerator for the ranks of a communicator of the host, which outlives it. Null for a
-// single rank, since its kernels copy locally. Collective over these ranks.
+// single rank, since its kernels copy locally. Collective over these ranks. max_ctas: thread blocks that a call may
+// use; 0: the library chooses.
 Result<std::unique_ptr<comm::DeviceCommunicator>> make_device_communicator(const config::Config& config,
                                                                            runtime::Accelerator& accelerator,
-                                                                           comm::Communicator& host);
+                                                                           comm::Communicator& host, int max_ctas);
 
 // The MoE layers of the config's model on these ranks.
 cost::RoutedModel routed_model(const config::Config& config, const cost::Layout& ranks_on_hosts);

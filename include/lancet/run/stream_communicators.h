@@ -35,7 +35,8 @@ class Streams {
 
   // Options for an executor of this rank, which has its own arena. This object outlives the executor.
   runtime::ExecutorOptions executor_options(int threads) const;
-  comm::DeviceCommunicator* on_device(ir::Stream stream) const;  // of all ranks; null on the CPU and for a single rank
+  // Of the open group of ranks along these axes; null on the CPU, for a single rank, and if no plan names the group.
+  comm::DeviceCommunicator* on_device(ir::Stream stream, const ir::Mesh& mesh, ir::Axes axes) const;
 
  private:
   // A group of ranks with communicators of its own, or those of all ranks.
@@ -46,7 +47,7 @@ class Streams {
   };
   using OpenGroups = std::map<std::string, OpenGroup, std::less<>>;  // by axes, as in comm::Groups
 
-  Result<OpenGroup> open(std::unique_ptr<comm::Communicator> host, const std::string& name) const;
+  Result<OpenGroup> open(std::unique_ptr<comm::Communicator> host, const std::string& name, int max_ctas) const;
   Result<OpenGroup> open(const ir::Mesh& mesh, const std::string& key, ir::Stream stream) const;
   Status open_links(const ir::Mesh& mesh);
 
@@ -55,6 +56,9 @@ class Streams {
   runtime::Accelerator* accelerator_ = nullptr;
   std::chrono::milliseconds timeout_{};
   std::array<OpenGroups, ir::stream_count> groups_;
+  // Those between stages, in the order in which they were opened, whose groups are in groups_. A communicator's end may
+  // wait for the other rank, so all ranks end them in this order, too.
+  std::vector<OpenGroup> links_;
 };
 
 // Makes the world of a single process that trains as one rank of many (comm.transport = "mirrored").

@@ -51,13 +51,14 @@ struct AcceleratorModule {
 // module belongs to another build of the program.
 Result<const AcceleratorModule*> load_module(const std::string& file);
 
-// A trial of what a step relies on: lets each two of the device's shared streams wait for each other, with copies in
-// both directions before and after the waits. The shared streams must be empty. Config error: they have not ended
-// within `most`, or what they copied is wrong.
-Status cross_streams(backend::Device& device, std::chrono::milliseconds most = std::chrono::seconds(5));
+// A trial of what a step relies on: lets each two of the device's first `streams` shared streams wait for each other,
+// with copies in both directions before and after the waits. These streams must be empty. Config error: they have not
+// ended within `most`, or what they copied is wrong.
+Status cross_streams(backend::Device& device, int streams, std::chrono::milliseconds most = std::chrono::seconds(5));
 
-// Opens device `index` of the module and crosses its streams. Errors: the module's; the streams block each other.
-Result<std::unique_ptr<Accelerator>> open_device(const AcceleratorModule& module, int index);
+// Opens device `index` of the module and crosses its streams, those of plans of this number of pipeline stages. Errors:
+// the module's; the streams block each other.
+Result<std::unique_ptr<Accelerator>> open_device(const AcceleratorModule& module, int index, std::int64_t stages = 1);
 
 // The path of liblancet_cuda.so in the folder of the running program.
 std::string cuda_module_path();

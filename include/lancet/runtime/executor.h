@@ -10,6 +10,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,6 +42,9 @@ struct ExecutorOptions {
   EmulatedDevice* emulated = nullptr;
   // On an accelerator: the longest time from when a communication instruction's operands are ready to its end.
   std::chrono::milliseconds timeout = std::chrono::seconds(300);
+  // Returns the order in which this rank can run one instruction at a time beside ranks with other plans that do the
+  // same (ir::order_of_stage). Empty: the order in which the plan lists them, as ranks of one plan can.
+  std::function<Result<std::vector<ir::PlacedInstruction>>()> order{};
 };
 
 // When an instruction ran, in nanoseconds from the start of its step; on an emulated device, of its own time.
@@ -56,7 +60,7 @@ struct StepTimes {
 };
 
 // The first tensor that holds an infinity or a NaN. place: among the tensors that are searched on all ranks. What
-// causes another tensor's values has a smaller place than that tensor; without stages, ranks have the same place for
+// causes another tensor's values has a smaller place than that tensor; ranks that run one plan have the same place for
 // the same tensor.
 struct NonFinite {
   std::int64_t place = 0;
@@ -93,11 +97,10 @@ class Executor {
 
   // Finds the cause of a loss that is not finite: searches parameters and state, then runs the plan again, one
   // instruction at a time on the calling thread and without the updates of parameters and state, and searches each
-  // result. What a plan lists of the step before is run last, as of this step. order: that of the instructions (that of
-  // ir::order_together where ranks have unlike plans); empty: as the plan lists them. Slow. Collective; it always runs
-  // to the end, since other ranks may find a number later or not at all.
-  virtual Result<std::optional<NonFinite>> find_non_finite(Run which, std::span<const ir::PlacedInstruction> order) = 0;
-  Result<std::optional<NonFinite>> find_non_finite() { return find_non_finite(Run::last, {}); }
+  // result. What a plan lists of the step before is run last, as of this step. Slow. Collective; it always runs to the
+  // end, since other ranks may find a number later or not at all.
+  virtual Result<std::optional<NonFinite>> find_non_finite(Run which) = 0;
+  Result<std::optional<NonFinite>> find_non_finite() { return find_non_finite(Run::last); }
 
   virtual ops::TensorView input(std::string_view name) = 0;         // to be filled before run()
   virtual ops::TensorView output(std::string_view name) const = 0;  // to be read after run()

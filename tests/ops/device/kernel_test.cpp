@@ -24,8 +24,6 @@ namespace {
 // Not run on samples here, since they need a communicator.
 const std::set<std::string_view> elsewhere{"all_reduce", "all_to_all", "all_to_all_back", "all_to_all_counts",
                                            "all_to_all_counts_windows",
-                                           // of pipeline stages, which run on CPUs alone
-                                           "send_next", "send_previous", "receive_next", "receive_previous", "no_share",
                                            // run by executors
                                            "repeat", "round"};
 
