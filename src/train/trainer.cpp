@@ -91,9 +91,7 @@ class TrainerImpl final : public Trainer {
     speed_.set_plans(plans_);
     memory_.store().set_rank(config::mesh_of(config_, world_.size()), world_.rank());
     LANCET_TRY(comm::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
-    if (accelerator)
-      LANCET_TRY(memory_.allocate_device_arena(config_, world_, streams_.on_device(ir::Stream::expert), *accelerator));
-    LANCET_TRY(comm::agree(world_, bind()));
+    LANCET_TRY(fit_and_bind());
     if (const std::size_t layers = step_.micro_batches[0].layers.load.size(); layers > 0)
       tally_ = StepTally(layers, std::size_t(experts_of_layer()));
     if (emulated_) {
@@ -234,6 +232,13 @@ class TrainerImpl final : public Trainer {
       for (const ir::Plan& plan : *plans) stages.push_back(&plan.program);
     LANCET_TRY(streams_.open_groups(mesh, stages));
     return emulated_ ? emulated_->calibrate(world_, stages) : Status();
+  }
+
+  // Collective.
+  Status fit_and_bind() {
+    LANCET_TRY(
+        comm::agree(world_, memory_.fit_arena(config_, plans_, streams_.on_device(ir::Stream::expert), resources_)));
+    return comm::agree(world_, bind());
   }
 
   Status bind() {
@@ -414,8 +419,9 @@ class TrainerImpl final : public Trainer {
     plans_ = std::move(plans);
     speed_.set_plans(plans_);
     for (BoundStep* bound : {&step_, &evaluate_}) *bound = {};  // no executor keeps the old arena
-    LANCET_TRY(comm::agree(world_, memory_.grow_arena(plans_, resources_)));
-    return comm::agree(world_, bind());
+    if (const Status bound = fit_and_bind(); !bound.ok())
+      return Error{bound.error().code, "overlap.replan: " + bound.error().message, bound.error().agreed};
+    return {};
   }
 
   // Collective: the record of a step on an emulated device, which has no loss.
