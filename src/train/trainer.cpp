@@ -398,7 +398,7 @@ class TrainerImpl final : public Trainer {
     const double beyond = 100 * (1 - load.kept * even_share());
     if (world_.rank() == 0)
       log::info(
-          "plan       {} after step {}: the fullest rank has {:.2f} of the mean load, {:.1f}% of the tokens {}; "
+          "plan       {} after step {}: the fullest rank has {:.2f} times an even load, {:.1f}% of the choices {}; "
           "predicted step {:.1f} ms, {:.1f} ms with a new plan; planned in {:.1f} s",
           faster ? "replaced" : "kept", record.step, load.fullest, beyond,
           config_.model.capacity_factor ? "are dropped" : "find no slot in the first round", departure.predicted_ms, ms,
