@@ -118,9 +118,11 @@ Result<PlannedStep> planned_with(const planner::StepModel& model, const PlanTarg
 Result<PlannedStep> planned(const planner::StepModel& model, const PlanTarget& target, const cost::Costs& costs,
                             const std::string& origin, const std::shared_ptr<const cost::Loads>& loads) {
   LANCET_ASSIGN(PlannedStep result, planned_with(model, target, costs, origin));
-  if (loads && !loads->is_even() && result.stages.empty()) {
+  if (loads && !loads->is_even()) {
     const auto even = costs.under(std::make_shared<const cost::Loads>(cost::Loads::even(loads->model())));
-    LANCET_ASSIGN(const schedule::Timeline balanced, schedule::simulate(result.plan, *even));
+    const std::span<const ir::Plan> plans = result.stages.empty() ? std::span(&result.plan, 1) : result.stages;
+    LANCET_ASSIGN(const schedule::StagesTimeline balanced,
+                  schedule::simulate(plans, config::mesh_of(model.config, model.ranks), *even));
     result.balanced_ms = balanced.makespan;
   }
   return result;

@@ -159,6 +159,18 @@ TEST_CASE("plan --json --load: all ranks wait for the slowest one of the recorde
   }
 }
 
+TEST_CASE("plan --json --load: what balance would save of pipeline stages") {
+  const Files files({.network = 0.02});
+  const std::string options =
+      "--set mesh.stage=2 --set mesh.expert=2 --set train.gradient_accumulation_steps=4 "
+      "--set train.pipeline_schedule=1f1b --set overlap.policy=sequential --load ";
+  const json even = files.plan(options + "even"), uneven = files.plan(options + "zipf:2");
+  const double even_ms = even["pipeline"]["step_ms"];
+  CHECK(even["balanced_ms"].is_null());
+  CHECK(uneven["pipeline"]["step_ms"] > 1.01 * even_ms);
+  CHECK(uneven["balanced_ms"].get<double>() == Approx(even_ms).epsilon(2e-3));
+}
+
 TEST_CASE("plan: a load that changes nothing is said in one line, and checked") {
   const Files files;
   const std::string plan = "plan " + files.config + " --ranks 4 --on " + (files.folder / "machine.json") + " --alone ",
