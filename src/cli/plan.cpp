@@ -96,6 +96,21 @@ Result<run::PlannedStep> planned_for(const config::Config& config, const ConfigA
   return declared;
 }
 
+// As config::without_effect() says it of fields.
+std::vector<std::string> options_without_effect(const config::Model& model, const run::PlanTarget& target) {
+  std::vector<std::string> lines;
+  const auto add = [&](std::string_view option, bool is_given, bool of_choices) {
+    if (is_given && model.moe_layers() == 0)
+      lines.push_back(fmt::format("{} changes nothing in a dense model", option));
+    else if (is_given && of_choices && model.experts_choose())
+      lines.push_back(fmt::format("{} changes nothing with model.router \"expert_choice\"", option));
+  };
+  add("--load", !target.load.empty(), true);
+  add("--imbalance", target.imbalance != 1, false);
+  add("--padded", target.padded, false);
+  return lines;
+}
+
 std::string policies_with(std::string_view cut) {
   std::vector<std::string_view> names;
   for (const planner::PolicyInfo& policy : planner::policies())
@@ -166,6 +181,7 @@ Status plan(const config::Config& config, const ConfigArguments& file, const Pla
   if (!arguments.dump.empty()) LANCET_TRY(empty_dump(arguments.dump));
   if (!arguments.out.empty()) LANCET_TRY(check_writable(arguments.out));
   LANCET_ASSIGN(const run::PlannedStep planned, planned_for(config, file, arguments));
+  for (const std::string& without : options_without_effect(config.model, arguments.target)) log::warn("{}", without);
   if (const std::string warning = planner::short_runs_warning(config); !warning.empty()) log::warn("{}", warning);
   std::vector<report::Communication> communications;
   if (planned.stages.empty()) communications = report::communications(planned.plan);

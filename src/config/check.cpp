@@ -205,9 +205,6 @@ Status check(const Config& config, int ranks) {
   if (config.overlap.parts > 1 && by_batch && config.train.micro_batch_size % config.overlap.parts != 0)
     return refused("overlap.parts: expected a divisor of train.micro_batch_size = {}, found {}",
                    config.train.micro_batch_size, config.overlap.parts);
-  if (config.overlap.replan > 0 && config.device == Device::cuda)
-    return refused("overlap.replan: expected 0 for device \"cuda\", whose memory is laid out once, found {}",
-                   config.overlap.replan);
   if (config.log.trace > config.train.steps)
     return refused("log.trace: expected a step of train.steps = {}, found {}", config.train.steps, config.log.trace);
   if (const Transport transport = config.comm.transport; config.device != Device::cuda && transport == Transport::nccl)

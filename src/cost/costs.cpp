@@ -150,10 +150,9 @@ Result<OpCost> op_cost(const Costs& costs, const ir::Program& program, const ir:
     for (ir::Instruction part : at.body) {
       if (rounds == 0) break;
       part.repeated = 1;
-      const auto cost = op_cost(costs, program, part);
-      if (!cost.ok()) continue;
-      all.ms += rounds * cost->ms;
-      all.core_ms += rounds * (part.stream == ir::Stream::compute ? cost->ms : cost->core_ms);
+      LANCET_ASSIGN(const OpCost cost, op_cost(costs, program, part));
+      all.ms += rounds * cost.ms;
+      all.core_ms += rounds * (part.stream == ir::Stream::compute ? cost.ms : cost.core_ms);
     }
     return all;
   }

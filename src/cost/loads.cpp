@@ -92,7 +92,7 @@ void add(RoundLoad& sum, const RoundLoad& load, double share) {
 Result<Loads> Loads::read(const std::string& what, const std::string& text, RoutedModel model) {
   Loads loads(std::move(model));
   constexpr std::string_view zipf = "zipf:", trace = "trace:";
-  if (text == "even" || loads.model_.blocks.empty()) return loads;
+  if (text == "even") return loads;
   if (text.starts_with(zipf)) {
     const std::string_view numbers = std::string_view(text).substr(zipf.size());
     const std::size_t colon = std::min(numbers.find(':'), numbers.size());

@@ -144,6 +144,25 @@ void set_body(Program& program, Instruction& repeat, std::vector<Instruction> bo
   LANCET_CHECK(closed.ok(), "{}", closed.error().message);
 }
 
+Program inline_bodies(const Program& program) {
+  Program result = program.without_instructions();
+  for (const Instruction& at : program.instructions) {
+    if (!is_repeat(at)) {
+      result.instructions.push_back(at);
+      continue;
+    }
+    TensorId round = result.find(round_input);
+    if (!round.valid()) round = result.add_named(TensorKind::input, std::string(round_input), one_number);
+    for (Tensor& tensor : result.tensors)
+      if (tensor.storage == at.results[repeat_scratch]) tensor.storage = {}, tensor.slice = {};
+    for (Instruction part : at.body) {
+      std::ranges::replace(part.operands, at.results[repeat_round], round);
+      result.instructions.push_back(std::move(part));
+    }
+  }
+  return result;
+}
+
 Status verify_body(const Program& program, const Instruction& instruction) {
   return is_repeat(instruction) ? BodyVerifier(program, instruction).run() : Status();
 }

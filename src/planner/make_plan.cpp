@@ -320,7 +320,6 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program s
                                        Pipeline pipeline, PlanReport* report) {
   if (request.overlap.policy != sequential)
     return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
-  tell_if_slow(request, step.instructions.size());
   Candidate candidate = pipeline.run("take_turns", std::move(step), unpredicted);
   Made made{std::move(candidate), std::move(pipeline)};
   repeat(made, request.micro_batches);
@@ -332,7 +331,6 @@ Result<ir::Plan> make_unpredicted_plan(const ir::Program& logical, ir::Program s
 
 ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const PlanRequest& request,
                              const Pipeline& pipeline, PlanReport* report) {
-  tell_if_slow(request, step.program().instructions.size());
   Schedules schedules(step, request, pipeline);
   PlanReport made;
   const Scheduled& chosen = choose(schedules, request, made);
@@ -456,6 +454,8 @@ Result<ir::Plan> make_plan(const ir::Program& logical, const PlanRequest& reques
   LANCET_TRY(check_skip(request.skip));
   Pipeline pipeline(request.skip, request.keep_texts);
   LANCET_ASSIGN(ir::Program program, step_of(logical, request, pipeline));
+  if (request.costs && !request.costs_may_lack_ops) LANCET_TRY(cost::op_costs(*request.costs, program));
+  tell_if_slow(request, program.instructions.size());
   const PlanMaker make = [&](ir::Program whole, const PlanRequest& wanted, Pipeline passes, PlanReport* to) {
     return schedule_step(logical, std::move(whole), wanted, std::move(passes), to);
   };

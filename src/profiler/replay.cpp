@@ -62,16 +62,14 @@ class KernelReplay : public Replay {
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
       const ir::Instruction& at = plan_.program.instructions[i];
       LANCET_ASSIGN(ops::KernelArgs args, replay_plan_->arguments(at));
-      if (!ir::is_repeat(at)) {  // under even routing its body does not run
-        LANCET_ASSIGN(found[i], find(at, args));
-        if (found[i].workspace) workspace = std::max(workspace, found[i].workspace(args));
-      }
+      LANCET_ASSIGN(found[i], find(at, args));
+      if (found[i].workspace) workspace = std::max(workspace, found[i].workspace(args));
       arguments_.push_back(std::move(args));
     }
     LANCET_ASSIGN(std::byte* const scratch, memory_->allocate(workspace));
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
       const ir::Instruction& at = plan_.program.instructions[i];
-      if (at.stream == Stream::reduce || ir::between_stages(at.stream) || ir::is_repeat(at)) continue;
+      if (at.stream == Stream::reduce || ir::between_stages(at.stream)) continue;
       arguments_[i].workspace = scratch;
       kernels_[i] = found[i].bind(arguments_[i]);
     }

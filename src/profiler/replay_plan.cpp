@@ -134,15 +134,15 @@ Status ReplayPlan::fill() {
   for (const auto& [_, tensor] : store_.all())  // second moments are under a square root: not negative
     LANCET_TRY(
         memory_.fill_normals({tensor.memory.start, tensor.type}, weight_scale, tensor.kind == TensorKind::state));
-  std::set<TensorId> of_repeats;  // which do not run
+  std::set<TensorId> made;
   for (const ir::Instruction& instruction : plan_.program.instructions)
-    if (ir::is_repeat(instruction)) of_repeats.insert(instruction.results.begin(), instruction.results.end());
+    for (const TensorId id : instruction.results) made.insert(plan_.program.root(id));
   for (std::size_t i = 0; i < plan_.program.tensors.size(); ++i) {
     const ir::Tensor& tensor = plan_.program.tensors[i];
-    if (of_repeats.contains(TensorId{static_cast<std::int32_t>(i)})) continue;
-    const bool value = tensor.number >= 0 && !tensor.storage.valid() && tensor.type.dtype == DType::i32;
+    const TensorId id{static_cast<std::int32_t>(i)};
+    const bool value = made.contains(id) && !tensor.storage.valid() && tensor.type.dtype == DType::i32;
     if (!value && tensor.kind != TensorKind::input) continue;
-    LANCET_ASSIGN(outside_arena_[i], allocate_outside_arena(TensorId{static_cast<std::int32_t>(i)}));
+    LANCET_ASSIGN(outside_arena_[i], allocate_outside_arena(id));
   }
   return {};
 }
@@ -157,7 +157,8 @@ Result<std::byte*> ReplayPlan::allocate_outside_arena(TensorId id) {
   const ir::Tensor& tensor = plan_.program[id];
   const bool input = tensor.kind == TensorKind::input;
   return memory_.filled(tensor.type, [&](const ops::TensorView& view) {
-    if (input && tensor.type.dtype == DType::i32) fill_tokens(view, id);
+    const bool is_round = input && tensor.name == ir::round_input;  // 0, whose rows are those of even routing
+    if (input && tensor.type.dtype == DType::i32 && !is_round) fill_tokens(view, id);
     if (input && tensor.type.dtype != DType::i32)
       fill_normal(view, 1e-3f, true);  // the schedule: rates and corrections
   });

@@ -118,9 +118,11 @@ Result<PlannedStep> planned_with(const planner::StepModel& model, const PlanTarg
 Result<PlannedStep> planned(const planner::StepModel& model, const PlanTarget& target, const cost::Costs& costs,
                             const std::string& origin, const std::shared_ptr<const cost::Loads>& loads) {
   LANCET_ASSIGN(PlannedStep result, planned_with(model, target, costs, origin));
-  if (loads && !loads->is_even() && result.stages.empty()) {
+  if (loads && !loads->is_even()) {
     const auto even = costs.under(std::make_shared<const cost::Loads>(cost::Loads::even(loads->model())));
-    LANCET_ASSIGN(const schedule::Timeline balanced, schedule::simulate(result.plan, *even));
+    const std::span<const ir::Plan> plans = result.stages.empty() ? std::span(&result.plan, 1) : result.stages;
+    LANCET_ASSIGN(const schedule::StagesTimeline balanced,
+                  schedule::simulate(plans, config::mesh_of(model.config, model.ranks), *even));
     result.balanced_ms = balanced.makespan;
   }
   return result;
@@ -136,9 +138,13 @@ std::string describe(const cost::Loads& loads, const std::string& text) {
   const cost::RankLoad load = loads.mean();
   // A sum of shares may be a little over 1.
   const double beyond = 100 * std::max(0.0, 1 - load.first.kept * std::min(loads.model().slots, 1.0));
+  if (!loads.model().in_rounds)
+    return fmt::format("{}: the fullest rank has {:.3f} times an even load, {:.2f}% of the choices are dropped", text,
+                       load.first.fullest, beyond);
   return fmt::format(
-      "{}: the fullest rank has {:.3f} of the mean load, {:.2f}% of the tokens {}", text, load.first.fullest, beyond,
-      loads.model().in_rounds ? fmt::format("take {:.2f} further rounds a layer", load.rounds) : "are dropped");
+      "{}: in the first round the fullest rank has {:.3f} times an even load, and {:.2f}% of the choices find no slot; "
+      "a layer takes {:.2f} further rounds",
+      text, load.first.fullest, beyond, load.rounds);
 }
 
 Status check_hosts(const PlanTarget& target) {

@@ -122,7 +122,8 @@ Result<cost::Profile> ensure_profile(const config::Config& config, comm::Communi
   profile.even_hosts = hosts == profile.machine.cluster.hosts;
 
   std::vector<ir::Plan> plans;
-  for (const ir::Program& program : programs) plans.push_back(schedule::plan_memory_sequentially(program));
+  for (const ir::Program& program : programs)
+    plans.push_back(schedule::plan_memory_sequentially(ir::inline_bodies(program)));
   const int threads = threads_of(config, request.local_ranks);
   std::optional<run::Streams> streams;  // those of a run
   runtime::ExecutorOptions options;

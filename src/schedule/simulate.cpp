@@ -446,11 +446,24 @@ StagesTimeline simulate(std::span<const RankClass> stages, const ir::Mesh& mesh)
   return result;
 }
 
+Result<StagesTimeline> simulate(std::span<const ir::Plan> stages, const ir::Mesh& mesh, const cost::Costs& costs) {
+  std::vector<std::vector<cost::OpCost>> op_costs(stages.size());
+  std::vector<Dependencies> needed(stages.size());
+  std::vector<RankClass> classes;
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const ir::Plan& plan = stages[stage];
+    const auto of_stage = costs.of_stage(int(stage));
+    LANCET_ASSIGN(op_costs[stage], cost::op_costs(*of_stage, plan.program));
+    needed[stage] = ir::dependencies(plan.program);
+    join(needed[stage], plan.waits);
+    classes.push_back({plan.program, needed[stage], op_costs[stage], of_stage->interference(), of_stage->launch_ms()});
+  }
+  return simulate(classes, mesh);
+}
+
 Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs) {
-  LANCET_ASSIGN(const std::vector<cost::OpCost> op_costs, cost::op_costs(costs, plan.program));
-  Dependencies needed = ir::dependencies(plan.program);
-  join(needed, plan.waits);
-  return simulate(plan.program, needed, op_costs, costs.interference(), costs.launch_ms());
+  LANCET_ASSIGN(StagesTimeline timeline, simulate(std::span(&plan, 1), ir::Mesh(), costs));
+  return std::move(timeline.stages.front());
 }
 
 Dependencies turns(const ir::Program& program, Dependencies dependencies) {

@@ -28,9 +28,15 @@ std::int64_t arena_bytes(const run::StepPlans& plans) {
   return most;
 }
 
-runtime::Block make_arena(std::int64_t bytes, const RankResources& resources) {
-  return resources.emulated ? runtime::Block::reserved(std::size_t(bytes))
-                            : runtime::Block::on_host(std::size_t(bytes));
+Result<runtime::Block> make_arena(std::int64_t bytes, const RankResources& resources) {
+  const auto size = std::size_t(bytes);
+  if (resources.accelerator) return runtime::Block::on_device(resources.accelerator->device(), size);
+  try {
+    return resources.emulated ? runtime::Block::reserved(size) : runtime::Block::on_host(size);
+  } catch (const std::bad_alloc&) {
+    return config_error(
+        fmt::format("expected {} MB of free memory a rank for activations, found less", bytes / 1'000'000));
+  }
 }
 
 std::string where_of(const RankResources& resources) {
@@ -123,10 +129,7 @@ Status TrainerMemory::allocate(const config::Config& config, const run::StepPlan
   LANCET_TRY(check_free(needed, parts, resources));
   try {
     if (resources.emulated) store_.reserve_only();
-    if (accelerator)
-      store_.place_on(accelerator->device());
-    else
-      arena_ = make_arena(plan_.arena, resources);
+    if (accelerator) store_.place_on(accelerator->device());
     store_.add(plans.step().program);
     for (std::size_t stage = 0; plans.steps.size() > 1 && stage < plans.steps.size(); ++stage)
       store_.add_stage(plans.steps[stage].program, int(stage));
@@ -136,28 +139,20 @@ Status TrainerMemory::allocate(const config::Config& config, const run::StepPlan
   return {};
 }
 
-Status TrainerMemory::grow_arena(const run::StepPlans& plans, const RankResources& resources) {
+Status TrainerMemory::fit_arena(const config::Config& config, comm::Communicator& world, const run::StepPlans& plans,
+                                comm::DeviceCommunicator* expert, const RankResources& resources) {
   const std::int64_t needed = arena_bytes(plans);
-  if (needed <= plan_.arena) return {};
-  arena_ = {};  // both at once may not fit
-  try {
-    arena_ = make_arena(needed, resources);
-  } catch (const std::bad_alloc&) {
-    return config_error(fmt::format(
-        "overlap.replan: expected {} MB of free memory a rank for the activations of a new plan, found less",
-        needed / 1'000'000));
-  }
+  if (needed <= std::int64_t(arena().bytes)) return {};
   plan_.arena = needed;
-  return {};
-}
-
-Status TrainerMemory::allocate_device_arena(const config::Config& config, comm::Communicator& world,
-                                            comm::DeviceCommunicator* expert, runtime::Accelerator& accelerator) {
-  const auto bytes = std::size_t(plan_.arena);
-  const auto window = run::make_arena_window(config, expert, bytes);
-  LANCET_TRY(comm::agree(world, window.ok() ? Status() : Status(window.error())));
-  if (!window->empty()) window_ = {window->data(), window->size()};
-  auto arena = window->empty() ? runtime::Block::on_device(accelerator.device(), bytes) : runtime::Block();
+  arena_ = {};  // both at once may not fit
+  window_ = {};
+  if (resources.accelerator) {
+    const auto window = run::make_arena_window(config, expert, std::size_t(needed));
+    LANCET_TRY(comm::agree(world, window.ok() ? Status() : Status(window.error())));
+    window_ = {window->data(), window->size()};
+  }
+  if (has_window()) return comm::agree(world, {});
+  auto arena = make_arena(needed, resources);
   LANCET_TRY(comm::agree(world, arena.ok() ? Status() : Status(arena.error())));
   arena_ = std::move(*arena);
   return {};

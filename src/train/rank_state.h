@@ -51,16 +51,13 @@ Status check_least_memory(const planner::StepModel& model, int rank, const RankR
 // time.
 class TrainerMemory {
  public:
-  // Refuses a config that does not fit the memory; then allocates the store and, on the CPU, the arena.
+  // Refuses a config that does not fit the memory; then allocates the store.
   Status allocate(const config::Config& config, const run::StepPlans& plans, int ranks, const RankResources& resources);
-  // Collective: allocates the arena on the accelerator, as a window if the ranks among which all-to-alls go can reach
-  // each other's memory. expert: their communicator on that stream; null: the rank is alone.
-  Status allocate_device_arena(const config::Config& config, comm::Communicator& world,
-                               comm::DeviceCommunicator* expert, runtime::Accelerator& accelerator);
-
-  // Not on an accelerator: makes the arena large enough for these plans. No executor may be bound to it. Config error:
-  // no memory.
-  Status grow_arena(const run::StepPlans& plans, const RankResources& resources);
+  // Collective: makes the arena large enough for these plans; on an accelerator as a window if the ranks among which
+  // all-to-alls go can reach each other's memory. No executor may be bound to it. expert: their communicator on that
+  // stream; null: the rank is alone. Config error, on all ranks: no memory.
+  Status fit_arena(const config::Config& config, comm::Communicator& world, const run::StepPlans& plans,
+                   comm::DeviceCommunicator* expert, const RankResources& resources);
 
   const MemoryPlan& plan() const { return plan_; }
   runtime::TensorStore& store() { return store_; }

@@ -100,12 +100,7 @@ class TrainerImpl final : public Trainer {
     speed_.set_plans(plans_);
     memory_.store().set_rank(config::mesh_of(config_, world_.size()), world_.rank());
     LANCET_TRY(comm::agree(world_, memory_.allocate(config_, plans_, world_.size(), resources_)));
-    if (accelerator)
-      LANCET_TRY(memory_.allocate_device_arena(
-          config_, world_,
-          streams_.on_device(ir::Stream::expert, config::mesh_of(config_, world_.size()), {ir::Axis::expert}),
-          *accelerator));
-    LANCET_TRY(comm::agree(world_, bind()));
+    LANCET_TRY(fit_and_bind());
     if (const std::size_t layers = step_.micro_batches[0].layers.load.size(); layers > 0)
       tally_ = StepTally(layers, std::size_t(experts_of_layer()));
     if (emulated_) {
@@ -246,6 +241,14 @@ class TrainerImpl final : public Trainer {
       for (const ir::Plan& plan : *plans) stages.push_back(&plan.program);
     LANCET_TRY(streams_.open_groups(mesh, stages));
     return emulated_ ? emulated_->calibrate(world_, stages) : Status();
+  }
+
+  // Collective.
+  Status fit_and_bind() {
+    const ir::Mesh mesh = config::mesh_of(config_, world_.size());
+    LANCET_TRY(memory_.fit_arena(config_, world_, plans_,
+                                 streams_.on_device(ir::Stream::expert, mesh, {ir::Axis::expert}), resources_));
+    return comm::agree(world_, bind());
   }
 
   Status bind() {
@@ -392,7 +395,7 @@ class TrainerImpl final : public Trainer {
     const double beyond = 100 * (1 - load.kept * even_share());
     if (world_.rank() == 0)
       log::info(
-          "plan       {} after step {}: the fullest rank has {:.2f} of the mean load, {:.1f}% of the tokens {}; "
+          "plan       {} after step {}: the fullest rank has {:.2f} times an even load, {:.1f}% of the choices {}; "
           "predicted step {:.1f} ms, {:.1f} ms with a new plan; planned in {:.1f} s",
           faster ? "replaced" : "kept", record.step, load.fullest, beyond,
           config_.model.capacity_factor ? "are dropped" : "find no slot in the first round", departure.predicted_ms, ms,
@@ -413,8 +416,9 @@ class TrainerImpl final : public Trainer {
     plans_ = std::move(plans);
     speed_.set_plans(plans_);
     for (BoundStep* bound : {&step_, &evaluate_}) *bound = {};  // no executor keeps the old arena
-    LANCET_TRY(comm::agree(world_, memory_.grow_arena(plans_, resources_)));
-    return comm::agree(world_, bind());
+    if (const Status bound = fit_and_bind(); !bound.ok())
+      return Error{bound.error().code, "overlap.replan: " + bound.error().message, bound.error().agreed};
+    return {};
   }
 
   // Collective: the record of a step on an emulated device, which has no loss.

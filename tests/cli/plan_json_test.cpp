@@ -146,7 +146,8 @@ TEST_CASE("plan --json --load: all ranks wait for the slowest one of the recorde
   CHECK(once["kept"] == Approx(1));
   CHECK(twice["fullest"] == Approx(2));
   CHECK(twice["kept"] == Approx(0.75));
-  CHECK(twice["costs"].get<std::string>().ends_with("25.00% of the tokens take 1.00 further rounds a layer"));
+  CHECK(twice["costs"].get<std::string>().ends_with(
+      "and 25.00% of the choices find no slot; a layer takes 1.00 further rounds"));
   CHECK(ms(once, "all_to_all_ms") > 1.2 * ms(even, "all_to_all_ms"));
   CHECK(ms(twice, "all_to_all_ms") > 1.2 * ms(once, "all_to_all_ms"));
   CHECK(ms(once, "step_ms") > ms(even, "step_ms"));
@@ -156,6 +157,39 @@ TEST_CASE("plan --json --load: all ranks wait for the slowest one of the recorde
     INFO(wrong);
     CHECK(files.run(options + wrong).code == 2);
   }
+}
+
+TEST_CASE("plan --json --load: what balance would save of pipeline stages") {
+  const Files files({.network = 0.02});
+  const std::string options =
+      "--set mesh.stage=2 --set mesh.expert=2 --set train.gradient_accumulation_steps=4 "
+      "--set train.pipeline_schedule=1f1b --set overlap.policy=sequential --load ";
+  const json even = files.plan(options + "even"), uneven = files.plan(options + "zipf:2");
+  const double even_ms = even["pipeline"]["step_ms"];
+  CHECK(even["balanced_ms"].is_null());
+  CHECK(uneven["pipeline"]["step_ms"] > 1.01 * even_ms);
+  CHECK(uneven["balanced_ms"].get<double>() == Approx(even_ms).epsilon(2e-3));
+}
+
+TEST_CASE("plan: a load that changes nothing is said in one line, and checked") {
+  const Files files;
+  const std::string plan = "plan " + files.config + " --ranks 4 --on " + (files.folder / "machine.json") + " --alone ",
+                    dense = plan + "--set model.moe_layer_freq=0 ";
+  const auto lines = [](const std::string& arguments) {
+    const auto outcome = test::lancet(arguments);
+    INFO(outcome.output);
+    REQUIRE(outcome.code == 0);
+    return outcome.lines_with("changes nothing");
+  };
+  CHECK(lines(dense) == 0);
+  CHECK(lines(dense + "--load zipf:1") == 1);
+  CHECK(lines(dense + "--imbalance 2") == 1);
+  CHECK(lines(dense + "--padded") == 1);
+  CHECK(lines(plan + "--load zipf:1") == 0);
+  CHECK(lines(plan + "--load zipf:1 --set model.router=expert_choice") == 1);
+  CHECK(test::lancet(dense + "--load none").code == 2);
+  const std::string counts = files.folder.write("metrics.jsonl", "{\"layer_expert_tokens\": [[4, 4]]}\n");
+  CHECK(test::lancet(dense + "--load " + counts).code == 2);
 }
 
 TEST_CASE("plan --json of a step that does not fit the device says so and does not refuse it") {

@@ -316,6 +316,7 @@ TEST_CASE("fields must fit each other and the number of ranks") {
   CHECK(error({"comm.device_all_to_all=windows"}, 2) ==
         "config: comm.device_all_to_all: expected \"auto\" or \"counted\" for device \"cpu\", found \"windows\"");
   CHECK(check(good("{}", {"comm.device_all_to_all=windows", "device=cuda"}), 2).ok());
+  CHECK(check(good("{}", {"overlap.policy=lancet", "overlap.replan=2", "device=cuda"}), 2).ok());
   CHECK(error({}, 0).find("at least one rank") != std::string::npos);
   CHECK(check(good("{}", {"model.num_local_experts=8"}), 4).ok());
   CHECK(check(good("{}", {"comm.transport=self"}), 1).ok());

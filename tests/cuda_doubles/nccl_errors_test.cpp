@@ -168,6 +168,36 @@ TEST_CASE_METHOD(FreshNccl, "all ranks get a window") {
   CHECK(fake_nccl().windows == 0);  // they end with their communicators
 }
 
+TEST_CASE_METHOD(FreshNccl, "another window takes the place of the first, once no rank uses that one's communicator") {
+  const auto two_windows = [](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
+    LANCET_ASSIGN(const std::span<std::byte> first, nccl.make_window(256));
+    const std::byte* const at = first.data();
+    LANCET_ASSIGN(const std::span<std::byte> second, nccl.make_window(512));
+    LANCET_TRY(nccl.in_windows(stream, [](backend::Stream&, const comm::Window&) { return Status(); }));
+    const bool replaced = second.size() == 512 && nccl.in_window(second.data(), 512) && !nccl.in_window(at, 1);
+    return replaced && nccl.check().ok() ? Status() : internal_error("another window");
+  };
+  for (const Status& status : on_two_ranks(two_windows)) CHECK(status.ok());
+  CHECK(fake_nccl().opened == 4);
+  CHECK(fake_nccl().connected == 4);
+  CHECK(fake_nccl().finalized == 4);
+  CHECK(fake_nccl().destroyed == 4);
+  CHECK(fake_nccl().aborted == 0);
+  CHECK(fake_nccl().windows == 0);
+  fake_nccl().no_memory_on = 1;
+  const auto grown = on_two_ranks([](comm::DeviceCommunicator& nccl, backend::Stream& stream) -> Status {
+    fake_nccl().no_memory_on = -1;
+    LANCET_TRY(nccl.make_window(256));
+    fake_nccl().no_memory_on = 1;
+    const auto window = nccl.make_window(512);
+    std::vector<float> values(4);
+    LANCET_TRY(nccl.all_reduce_sum(stream, values));
+    LANCET_TRY(nccl.check());
+    return window.ok() ? Status() : Status(window.error());
+  });
+  check_without(grown, 1, "no memory for a window");
+}
+
 TEST_CASE_METHOD(FreshNccl, "missing memory on one rank disables windows on all ranks, and communication continues") {
   fake_nccl().no_memory_on = 1;
   check_without(ask_for_windows(), 1, "no memory for a window");

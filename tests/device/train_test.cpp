@@ -80,6 +80,7 @@ class InWindow final : public comm::DeviceCommunicator {
     memory_.resize(bytes / 64 + std::size_t(blocks * size()) / 16 + 2);
     window_ = {reinterpret_cast<std::byte*>(memory_.data()), bytes};
     std::vector<std::byte*> starts;
+    all_.clear();
     for (int peer = 0; peer < size(); ++peer) {
       InWindow* at = this;
       LANCET_TRY(host_.broadcast(std::as_writable_bytes(std::span(&at, 1)), peer));
@@ -301,6 +302,32 @@ TEST_CASE("tokens sent directly to the peers' memory change no bit of a step") {
   InWindow::pushed = 0;
   CHECK(train_on(config, true, ranks, 1, true)[0].loss == counted[0].loss);
   CHECK(InWindow::pushed == 0);
+}
+
+TEST_CASE("the arena of an accelerator grows with the plans, in a window as well") {
+  auto config = test::small_config();
+  const bool windows = GENERATE(false, true);
+  test::good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    EmulatedAccelerator accelerator;
+    accelerator.windows = windows;
+    LANCET_ASSIGN(const auto expert, accelerator.make_communicator({.device = &accelerator.device(), .host = &world}));
+    train::TrainerMemory memory;
+    run::StepPlans plans;
+    plans.steps.resize(1);
+    std::byte* start = nullptr;
+    for (const std::int64_t bytes : {1024, 512, 1024, 1 << 20}) {
+      plans.steps[0].arena_bytes = bytes;
+      LANCET_TRY(memory.fit_arena(config, plans, expert.get(), {.accelerator = &accelerator}));
+      const std::size_t held = bytes > 1024 ? std::size_t(bytes) : 1024;
+      const bool fits = memory.arena().bytes == held && memory.plan().arena == std::int64_t(held);
+      const bool stays = start == nullptr || bytes > 1024 || memory.arena().start == start;
+      start = memory.arena().start;
+      if (!fits || !stays || expert->in_window(start, held) != windows) return internal_error("another arena");
+      std::fill_n(start, held, std::byte(1));
+      LANCET_TRY(world.barrier());
+    }
+    return {};
+  }));
 }
 
 TEST_CASE("the banner says that tokens travel through windows") {

@@ -47,6 +47,22 @@ TEST_CASE("a repeat prints and parses with its body") {
   CHECK(ops == std::vector<std::string>{"gelu compute", "gelu expert", "add expert", "add_to expert", "gelu compute"});
 }
 
+TEST_CASE("a body in place of its repeat runs once, with values of its own") {
+  const auto inlined = ir::inline_bodies(*test::good(ir::parse(repeating)));
+  CHECK(ir::print(inlined) == R"(program p
+parameter @x : f32[4,8]
+input @count : i32[1]
+input @round : i32[1]
+%1 : f32[4,8] = gelu(@x)  # compute forward a
+%6 : f32[4,8] = gelu(@x)  # compute forward a
+%7 : f32[4,8] = add(%6, @x)  # compute forward a
+%5 : f32[4,8] in %1 = add_to(%1, %7)  # compute forward a
+%8 : f32[4,8] = gelu(%5)  # compute forward b
+output y = %8
+)");
+  CHECK(ir::verify(inlined).ok());
+}
+
 TEST_CASE("instructions of a repeat that is not folded print with its number") {
   const std::string text = R"(program p
 parameter @x : f32[4,8]

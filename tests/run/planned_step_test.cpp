@@ -1,6 +1,8 @@
 // The memory that is known before planning, against that of the plan.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "declared_costs.h"
 #include "good.h"
 #include "lancet/cost/profile.h"
 #include "lancet/ir/plan.h"
@@ -100,6 +102,18 @@ TEST_CASE("a large sequential step is said to take long, with all its micro batc
   CHECK_FALSE(told(accumulating, {}));
   accumulating.train.gradient_accumulation_steps = 8;
   CHECK(told(accumulating, {}));
+}
+
+TEST_CASE("planning with several choices of what is computed again is said to take long once") {
+  const config::Config large = with_layers(60, "dw");
+  const test::DeclaredCosts costs;
+  const auto kept = test::good(planner::plan_step({large, 2}, {.costs = &costs}));
+  const std::int64_t less = schedule::plan_bytes(*kept) - kept->arena_bytes / 4;
+  const test::LogCapture capture;
+  const auto plan = test::good(planner::plan_step({large, 2}, {.costs = &costs, .device_bytes = less}));
+  CHECK(schedule::plan_bytes(*plan) <= less);
+  CHECK(std::ranges::count(plan->program.instructions, ir::Role::recompute, &ir::Instruction::role) > 0);
+  CHECK(capture.count("this may take minutes") == 1);
 }
 
 TEST_CASE("a plan that lacks costs is refused before it is said to take long") {

@@ -7,8 +7,11 @@
 #include <map>
 
 #include "declared_costs.h"
+#include "host_accelerator.h"
 #include "lancet/ir/program.h"
 #include "lancet/planner/planner.h"
+#include "lancet/run/rank_device.h"
+#include "lancet/run/step_costs.h"
 #include "lancet/schedule/step.h"
 #include "routers.h"
 #include "temporary_folder.h"
@@ -272,6 +275,47 @@ TEST_CASE("rounds accumulate gradients of micro batches and update sharded state
   SECTION("ZeRO-1") { config.train.zero = 1; }
   SECTION("groups of sequences") { config.model.router_group_size = 2; }
   check_dropless(test::run_steps(dropless(config, 0.4), 2, 5), test::run_steps(with_slots_for_all(config), 2, 5));
+}
+
+TEST_CASE("a profile has the time of every op that the planner asks about rounds, on streams of a device as well") {
+  config::Config config = dropless(test::small_config(), 1);
+  config.overlap = {.policy = "lancet", .memory_factor = 10};
+  const int ranks = GENERATE(1, 2);
+  std::optional<cost::Profile> profile;
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    test::HostAccelerator accelerator;
+    run::ProfileRequest request{.local_ranks = ranks, .seconds = 0};
+    if (ranks == 1) request.accelerator = &accelerator;
+    LANCET_ASSIGN(const run::MeasuredStep step, run::measure_step(config, world, request));
+    if (world.rank() == 0) profile = step.profile;
+    return {};
+  }));
+  const auto loads = test::good(cost::Loads::read("load", "zipf:1", run::routed_model(config, {ranks, 1})));
+  const auto costs = profile->under(std::make_shared<const cost::Loads>(*loads));
+  const auto plan = test::good(planner::plan_step({config, ranks}, {.costs = costs.get(), .compare = true}));
+  int parts = 0;
+  for (const ir::Instruction& at : plan->program.instructions) {
+    if (!ir::is_repeat(at)) continue;
+    double of_round = 0;
+    for (ir::Instruction part : at.body) {
+      part.repeated = 1;
+      const std::string key = cost::op_key(plan->program, part);
+      INFO(key);
+      const auto cost = test::good(cost::op_cost(*costs, plan->program, part));
+      of_round += cost->ms;
+      if (!cost::is_local(plan->program, part)) continue;
+      REQUIRE(profile->ops.contains(key));
+      CHECK(profile->ops.at(key).ms > 0);
+      ++parts;
+    }
+    CHECK(costs->rounds(at) > 0);
+    CHECK(cost::op_cost(*costs, plan->program, at)->ms == Approx(costs->rounds(at) * of_round));
+  }
+  CHECK(parts > 10);
+  profile->ops.erase(
+      std::ranges::find_if(profile->ops, [](const auto& op) { return op.first.starts_with("window("); }));
+  const Error lacking = test::refused(planner::plan_step({config, ranks}, {.costs = costs.get()}));
+  CHECK(lacking.message.find("found none of window(") != std::string::npos);
 }
 
 TEST_CASE("a run without drops resumes bit for bit") {

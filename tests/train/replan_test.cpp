@@ -6,6 +6,7 @@
 
 #include "declared_costs.h"
 #include "declared_hardware.h"
+#include "host_accelerator.h"
 #include "lancet/base/files.h"
 #include "lancet/cost/hardware.h"
 #include "text.h"
@@ -116,6 +117,29 @@ TEST_CASE("a run plans again once the load leaves the planned one, and trains as
   const auto expected = losses(folder / "kept"), found = losses(folder / "replanned");
   REQUIRE(found.size() == expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected[i]).epsilon(1e-6));
+}
+
+// Bit for bit, as the kernels are the CPU's.
+TEST_CASE("a run on device streams plans again as on the CPU") {
+  const TemporaryFolder folder;
+  const int accumulation = GENERATE(1, 2);
+  const DeclaredCosts costs = replanning_costs(accumulation);
+  config::Config config = uneven_config(folder / "cpu", 2);
+  config.train.gradient_accumulation_steps = accumulation;
+  REQUIRE(train_run(config, 2, {.costs = &costs}).code == ExitCode::done);
+  config.log.run_dir = folder / "device";
+  good(comm::run_inproc(2, [&](comm::Communicator& world) -> Status {
+    HostAccelerator accelerator({.pause_us = 20, .seed = std::uint64_t(world.rank())});
+    return train::train(config, world, {.local_ranks = 2, .costs = &costs, .accelerator = &accelerator});
+  }));
+  const auto steps = replanned_after(folder / "device");
+  CHECK(steps == replanned_after(folder / "cpu"));
+  REQUIRE_FALSE(steps.empty());
+  const auto replan = records_of(folder / "device")[std::size_t(steps.front() - 1)]["replan"];
+  CHECK(replan["to_ms"] < replan["from_ms"]);  // another plan runs from there on
+  CHECK(losses(folder / "device") == losses(folder / "cpu"));
+  CHECK(manifest_in(folder / "device", 6).files == manifest_in(folder / "cpu", 6).files);
+  CHECK(manifest_in(folder / "device", 6).plan == manifest_in(folder / "cpu", 6).plan);
 }
 
 TEST_CASE("a run that plans again resumes bit for bit, in the middle between two comparisons, too") {

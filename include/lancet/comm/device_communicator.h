@@ -33,8 +33,8 @@ class DeviceCommunicator {
   // In place, over all ranks, on device memory. The order of the sum is the transport's, the same in every run.
   virtual Status all_reduce_sum(backend::Stream& stream, std::span<float> values) = 0;
   // Returns a window: device memory in which the kernels of all ranks access each other's tensors, provided that a
-  // tensor has the same offset on all ranks. Empty if the transport has none. It lives as long as the communicator.
-  // Collective, with the same size on all ranks.
+  // tensor has the same offset on all ranks. Empty if the transport has none. It lives as long as the communicator, or
+  // until the next call. Collective, with the same size on all ranks; no work is queued.
   virtual Result<std::span<std::byte>> make_window(std::size_t) { return std::span<std::byte>(); }
   // Calls `launch`, which queues a kernel on the stream that accesses the peers' windows and meets those of the other
   // ranks. For the communicator's own stream, since all ranks launch such kernels in one order. Error: there is no

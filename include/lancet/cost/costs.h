@@ -138,8 +138,8 @@ double share_of_all_reduce(const ir::Instruction& instruction);
 // The cost of an instruction. Views (ops without work: slices, joins) are free. Computation that sends bytes
 // (ops::Work::sent) occupies the network as an all-to-all of these bytes does. The all-to-all of one rank is a
 // copy, so it costs compute_ms of its key, or all_to_all_ms(0) if that is unknown. A repeat runs its body one after the
-// other, as often as rounds() says; what computes there takes its time from the compute stream. What a profile lacks of
-// a body, which does not run under even routing, counts as nothing. The error is what the costs lack: an op's key.
+// other, as often as rounds() says; what computes there takes its time from the compute stream. Under even routing it
+// does not run, and nothing is asked about it. The error is what the costs lack: an op's key.
 Result<OpCost> op_cost(const Costs& costs, const ir::Program& program, const ir::Instruction& instruction);
 // The cost of every instruction. Error (ExitCode::config): the costs lack an op; the message names the first such key
 // and how many there are.

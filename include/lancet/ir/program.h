@@ -259,6 +259,11 @@ inline bool is_repeat(const Instruction& instruction) { return !instruction.body
 // body is not closed.
 void set_body(Program& program, Instruction& repeat, std::vector<Instruction> body);
 
+// The program with each body in place of its repeat, as instructions like any other, which make values of their own. It
+// runs each body once, for the round that the input `round` names.
+Program inline_bodies(const Program& program);
+inline constexpr std::string_view round_input = "round";
+
 // Success if the instruction has no body, or one that is closed: it reads operands of the repeat, the round and what it
 // has made itself and not overwritten; it makes slices of the scratch, and the repeat's other results, each of them, in
 // the memory of its operands; no instruction in it has a body. The error says which instruction of the body is wrong.

@@ -41,7 +41,8 @@ struct ProfilerReport {
   double seconds = 0, seconds_of_choices = 0, seconds_of_network = 0;  // of all, of products' algorithms, of messages
 };
 
-// The op keys of the plans that the profile lacks, sorted.
+// The op keys of the plans that the profile lacks, sorted. The plans of this module have no repeats
+// (ir::inline_bodies).
 std::vector<std::string> missing_ops(std::span<const ir::Plan> plans, const cost::Profile& profile);
 
 // True if the profile lacks times that fill_profile() would measure on this number of ranks.

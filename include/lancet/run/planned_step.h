@@ -47,7 +47,7 @@ struct PlannedStep {
   std::string costs;                       // their origin in words
   cost::Routing routing = {};              // of a declared or an emulated machine; its loads of any
   std::int64_t memory = 0;                 // bytes of a rank: parameters, states, inputs and the arena
-  std::optional<double> balanced_ms = {};  // that the plan would take if each expert were chosen as often; of one stage
+  std::optional<double> balanced_ms = {};  // that the plan would take if each expert were chosen as often
   double planning_ms = 0;                  // processor time of the thread that planned
   bool crowded = false;                    // StepOptions::crowded, on this machine
   std::optional<double> available_gib;     // GiB of memory of a declared device, less the reserved part

@@ -87,8 +87,9 @@ struct StagesTimeline {
 // same class sends or receives, unless messages take turns. InternalError: stages wait for one another (ir/plan.h).
 StagesTimeline simulate(std::span<const RankClass> stages, const ir::Mesh& mesh);
 
-// simulate() for a plan, whatever costs it was made with: its order and its waits, with these costs. Error
-// (ExitCode::config): the costs lack an op.
+// simulate() for the plans of all stages, or for a plan of one, whatever costs they were made with: their order and
+// their waits, with these costs. Error (ExitCode::config): the costs lack an op.
+Result<StagesTimeline> simulate(std::span<const ir::Plan> stages, const ir::Mesh& mesh, const cost::Costs& costs);
 Result<Timeline> simulate(const ir::Plan& plan, const cost::Costs& costs);
 
 // Dependencies that keep streams from overlapping.

@@ -3,7 +3,8 @@
 // mutex guards the NCCL communicator against an abort by another thread; calls hold it only while they hand work over.
 // The ranks agree over the host communicator on every result that must be the same everywhere (the connection, the
 // window), so that either all ranks have it or none. A failed window registration leaves the NCCL communicator
-// unusable; it is then aborted and made again.
+// unusable; it is then aborted and made again. A second window takes the place of the first, with a communicator that
+// is made again, too.
 //
 // A healthy communicator is finalized when it ends, since its proxy may still be sending what a peer waits for. One
 // that has failed is aborted, and so is one whose peers do not finalize theirs in time: a broken peer must not block
@@ -52,7 +53,10 @@ class EndOfPushes {
     if (event_) cudaEventDestroy(event_);
   }
 
-  Status make() { return check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+  Status make() {
+    if (event_) return {};
+    return check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  }
   Status record(cudaStream_t stream) { return check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
   // False if there was no push.
   bool pending() const {
@@ -72,12 +76,7 @@ class EndOfPushes {
 class Nccl final : public DeviceCommunicator {
  public:
   explicit Nccl(const DeviceStream& stream) : stream_(stream) {}
-  ~Nccl() override {
-    if (connected_ && finalize().ok())
-      ncclCommDestroy(comm_);
-    else
-      drop();
-  }
+  ~Nccl() override { end(connected_); }
 
   // Collective.
   Status connect() {
@@ -115,6 +114,7 @@ class Nccl final : public DeviceCommunicator {
 
   // An error with `agreed` set means that no rank has a window; the stream remains usable.
   Result<std::span<std::byte>> make_window(std::size_t bytes) override {
+    if (lsa_) LANCET_TRY(end_window());
     constexpr int blocks = 16;  // enough for the links between GPUs
     auto made = NcclWindow::allocate(comm_, rank(), size(), bytes, stream_.max_ctas > 0 ? stream_.max_ctas : blocks);
     LANCET_TRY(window_on_all(made.ok() ? pushed_.make() : Status(made.error())));
@@ -130,7 +130,7 @@ class Nccl final : public DeviceCommunicator {
       window_ = lsa_->memory();
       return window_;
     }
-    drop();  // it holds the memory, and the failed call's state in it would break the next call
+    end(false);  // it holds the memory, and the failed call's state in it would break the next call
     if (all.error().agreed) LANCET_TRY(connect());
     return all.error();
   }
@@ -180,11 +180,22 @@ class Nccl final : public DeviceCommunicator {
     while (pushed_.pending() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 
-  void drop() {
+  // Ends the NCCL communicator: a healthy one once the ranks have finalized theirs.
+  void end(bool healthy) {
+    healthy = healthy && finalize().ok();
     const std::lock_guard lock(mutex_);
-    if (comm_) ncclCommAbort(comm_);
+    if (comm_) healthy ? ncclCommDestroy(comm_) : ncclCommAbort(comm_);
     comm_ = nullptr;
     connected_ = false;
+  }
+
+  // Collective: a window ends after its NCCL communicator, which is made again.
+  Status end_window() {
+    end(true);
+    stoppable_ = nullptr;
+    lsa_.reset();
+    window_ = {};
+    return connect();
   }
 
   // Collective: waits until the work of all ranks has ended. Error: the communicator has failed, or a rank does not
