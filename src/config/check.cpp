@@ -163,9 +163,6 @@ Status check_stages(const Config& config) {
     return refused("mesh.stage: expected 1 for device \"{}\", found {}", name(config.device), config.mesh.stage);
   if (config.comm.transport == Transport::mirrored)
     return refused("mesh.stage: expected 1 for comm.transport \"mirrored\", found {}", config.mesh.stage);
-  if (config.overlap.replan > 0)
-    return refused("overlap.replan: expected 0 with mesh.stage = {}, found {}", config.mesh.stage,
-                   config.overlap.replan);
   return {};
 }
 

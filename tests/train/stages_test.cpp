@@ -305,8 +305,6 @@ TEST_CASE("stages: what stages are not built for is refused in one line") {
   };
   CHECK(error([](config::Config&) {}).empty());
   CHECK(error([](config::Config& c) { c.overlap.policy = "lancet"; }).empty());
-  CHECK(error([](config::Config& c) { c.overlap.replan = 1; }) ==
-        "config: overlap.replan: expected 0 with mesh.stage = 2, found 1");
   CHECK(error([](config::Config& c) { c.device = config::Device::cuda; }) ==
         "config: mesh.stage: expected 1 for device \"cuda\", found 2");
   CHECK(
