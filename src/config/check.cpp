@@ -161,9 +161,6 @@ Status check_stages(const Config& config) {
   if (config.mesh.stage == 1) return {};
   if (config.comm.transport == Transport::mirrored)
     return refused("mesh.stage: expected 1 for comm.transport \"mirrored\", found {}", config.mesh.stage);
-  if (config.overlap.replan > 0)
-    return refused("overlap.replan: expected 0 with mesh.stage = {}, found {}", config.mesh.stage,
-                   config.overlap.replan);
   return {};
 }
 

@@ -383,7 +383,7 @@ Result<PlannedStages> StagePlanner::plan(const StageSplit& split) {
     result.lacking = std::max(result.lacking, result.bytes.back() - std::int64_t(limit));
   }
   if (stages == 1) result.compute_ms = {planned.report.policies.at(0).timeline.compute};
-  result.step_ms = run::predicted_ms(planned.plan, config.train.gradient_accumulation_steps).value_or(0);
+  result.step_ms = run::predicted_ms(planned.stages, config.train.gradient_accumulation_steps).value_or(0);
   return result;
 }
 

@@ -105,7 +105,8 @@ Result<StepPlans> make_step_plans(const planner::StepModel& model, comm::Communi
                                   const RunPlanOptions& options, bool evaluates) {
   const config::Config& config = model.config;
   StepPlans plans;
-  plans.stage = std::size_t(config::mesh_of(config, world.size()).coordinate(world.rank(), ir::Axis::stage));
+  plans.mesh = config::mesh_of(config, world.size());
+  plans.stage = std::size_t(plans.mesh.coordinate(world.rank(), ir::Axis::stage));
   LANCET_TRY(take_product_choices(config, world, options.profile));
   if (!options.plan_file.empty()) {
     LANCET_ASSIGN(ir::Plan plan, planner::read_same_plan(options.plan_file, model, world));
@@ -125,17 +126,22 @@ Result<StepPlans> make_step_plans(const planner::StepModel& model, comm::Communi
   return plans;
 }
 
-std::optional<double> predicted_ms(const ir::Plan& plan, std::int64_t micro_batches) {
-  const double run_ms = plan.header.real("predicted_ms", 0);
+std::optional<double> predicted_ms(std::span<const ir::Plan> stages, std::int64_t micro_batches) {
+  const double run_ms = stages.front().header.real("predicted_ms", 0);
   if (run_ms <= 0) return {};
-  return step_ms(plan.program, plan.predicted, run_ms, micro_batches);
+  double ms = 0;
+  for (const ir::Plan& plan : stages) ms = std::max(ms, step_ms(plan.program, plan.predicted, run_ms, micro_batches));
+  return ms;
 }
 
 Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches,
                             std::shared_ptr<const cost::Loads> loads) {
   const auto costs = plans.costs->under(std::move(loads));
-  LANCET_ASSIGN(const schedule::Timeline timeline, schedule::simulate(plans.step(), *costs));
-  return step_ms(plans.step().program, timeline.when, timeline.makespan, micro_batches);
+  LANCET_ASSIGN(const schedule::StagesTimeline times, schedule::simulate(plans.steps, plans.mesh, *costs));
+  double ms = 0;
+  for (std::size_t stage = 0; stage < plans.steps.size(); ++stage)
+    ms = std::max(ms, step_ms(plans.steps[stage].program, times.stages[stage].when, times.makespan, micro_batches));
+  return ms;
 }
 
 }  // namespace lancet::run

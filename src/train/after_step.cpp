@@ -210,7 +210,7 @@ Status StepSpeed::measure_peak(comm::Communicator& world, const RankResources& r
 }
 
 void StepSpeed::set_plans(const run::StepPlans& plans) {
-  predicted_ms_ = run::predicted_ms(plans.step(), config_.train.gradient_accumulation_steps);
+  predicted_ms_ = run::predicted_ms(plans.steps, config_.train.gradient_accumulation_steps);
   flops_ = {};
   for (const ir::Plan& stage : plans.steps) {  // the mean of the stages, as the peak is that of all ranks
     const auto of_stage = product_flops(stage.program);
@@ -272,7 +272,7 @@ Result<std::optional<Replanning::Departure>> Replanning::after_step(std::int64_t
   if (step % interval_ != 0 || step >= last_step_) return std::optional<Departure>();
   Departure departure{loads_of(history_.recorded)};
   LANCET_ASSIGN(departure.predicted_ms, run::predicted_ms(plans, micro_batches_, departure.loads));
-  double expected_ms = *run::predicted_ms(plans.step(), micro_batches_);
+  double expected_ms = *run::predicted_ms(plans.steps, micro_batches_);
   if (const auto compared = loads_of(history_.compared)) {
     LANCET_ASSIGN(expected_ms, run::predicted_ms(plans, micro_batches_, compared));
   }

@@ -139,7 +139,7 @@ Status TrainerMemory::allocate(const config::Config& config, const run::StepPlan
   return {};
 }
 
-Status TrainerMemory::fit_arena(const config::Config& config, comm::Communicator& world, const run::StepPlans& plans,
+Status TrainerMemory::fit_arena(const config::Config& config, const run::StepPlans& plans,
                                 comm::DeviceCommunicator* expert, const RankResources& resources) {
   const std::int64_t needed = arena_bytes(plans);
   if (needed <= std::int64_t(arena().bytes)) return {};
@@ -147,14 +147,12 @@ Status TrainerMemory::fit_arena(const config::Config& config, comm::Communicator
   arena_ = {};  // both at once may not fit
   window_ = {};
   if (resources.accelerator) {
-    const auto window = run::make_arena_window(config, expert, std::size_t(needed));
-    LANCET_TRY(comm::agree(world, window.ok() ? Status() : Status(window.error())));
-    window_ = {window->data(), window->size()};
+    LANCET_ASSIGN(const auto window, run::make_arena_window(config, expert, std::size_t(needed)));
+    window_ = {window.data(), window.size()};
   }
-  if (has_window()) return comm::agree(world, {});
-  auto arena = make_arena(needed, resources);
-  LANCET_TRY(comm::agree(world, arena.ok() ? Status() : Status(arena.error())));
-  arena_ = std::move(*arena);
+  if (!has_window()) {
+    LANCET_ASSIGN(arena_, make_arena(needed, resources));
+  }
   return {};
 }
 

@@ -245,9 +245,9 @@ class TrainerImpl final : public Trainer {
 
   // Collective.
   Status fit_and_bind() {
-    const ir::Mesh mesh = config::mesh_of(config_, world_.size());
-    LANCET_TRY(memory_.fit_arena(config_, world_, plans_,
-                                 streams_.on_device(ir::Stream::expert, mesh, {ir::Axis::expert}), resources_));
+    comm::DeviceCommunicator* const expert =
+        streams_.on_device(ir::Stream::expert, config::mesh_of(config_, world_.size()), {ir::Axis::expert});
+    LANCET_TRY(comm::agree(world_, memory_.fit_arena(config_, plans_, expert, resources_)));
     return comm::agree(world_, bind());
   }
 

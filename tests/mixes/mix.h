@@ -234,7 +234,7 @@ class Draw {
     const int sequences = rows_ / here_.batch();
     if (policy != "sequential" && (sequences > 1 || policy == "tutel") && one_in(2))
       set("overlap.parts", policy == "tutel" ? one_of({2, 4}) : std::min(sequences, one_of({2, 4})));
-    replans_ = policy != "sequential" && here_.stage == 1 && one_in(6);
+    replans_ = policy != "sequential" && one_in(6);
     if (replans_) set("overlap.replan", 1);
     if (policy == "lancet" && one_in(4)) set("overlap.across_steps", false);
   }

@@ -142,6 +142,38 @@ TEST_CASE("a run on device streams plans again as on the CPU") {
   CHECK(manifest_in(folder / "device", 6).plan == manifest_in(folder / "cpu", 6).plan);
 }
 
+// Both stages have an MoE layer; a step runs its plans twice, once for each 64 micro batches.
+TEST_CASE("pipeline stages plan again, and train as without") {
+  const TemporaryFolder folder;
+  config::Config config = uneven_config(folder / "kept", 0);
+  config.mesh.stage = 2;
+  config.mesh.expert = 2;
+  config.overlap.memory_factor = 3;
+  config.train.steps = 4;
+  config.train.gradient_accumulation_steps = GENERATE(4, 128);
+  DeclaredCosts costs;
+  costs.network_mb_per_s = 8;
+  const train::TrainerOptions options{.costs = &costs};
+  REQUIRE(train_run(config, 4, options).code == ExitCode::done);
+  config.log.run_dir = folder / "replanned";
+  config.overlap.replan = 2;
+  REQUIRE(train_run(config, 4, options).code == ExitCode::done);
+  REQUIRE(replanned_after(folder / "replanned") == std::vector<std::int64_t>{2});
+  const auto records = records_of(folder / "replanned");
+  const double from = records[1]["replan"]["from_ms"], to = records[1]["replan"]["to_ms"];
+  CHECK(from > 1.016 * records[1]["predicted_ms"].get<double>());
+  CHECK(to < from);
+  CHECK(records[2]["predicted_ms"].get<double>() == Approx(to).epsilon(2e-3));
+  const auto expected = losses(folder / "kept"), found = losses(folder / "replanned");
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected[i]).epsilon(1e-6));
+  const int stop = GENERATE(1, 3);
+  config.log.run_dir = folder / "stopped";
+  stop_after(config, stop, 4, options);
+  REQUIRE(train_run(config, 4, options).code == ExitCode::done);
+  CHECK(losses(folder / "stopped") == found);
+  CHECK(manifest_in(folder / "stopped", 4).load == manifest_in(folder / "replanned", 4).load);
+}
+
 TEST_CASE("a run that plans again resumes bit for bit, in the middle between two comparisons, too") {
   const TemporaryFolder folder;
   const DeclaredCosts costs = replanning_costs();

@@ -306,8 +306,6 @@ TEST_CASE("stages: what stages are not built for is refused in one line") {
   };
   CHECK(error([](config::Config&) {}).empty());
   CHECK(error([](config::Config& c) { c.overlap.policy = "lancet"; }).empty());
-  CHECK(error([](config::Config& c) { c.overlap.replan = 1; }) ==
-        "config: overlap.replan: expected 0 with mesh.stage = 2, found 1");
   CHECK(error([](config::Config& c) { c.device = config::Device::cuda; }).empty());
   CHECK(error([](config::Config& c) { c.comm.transport = config::Transport::mirrored; }) ==
         "config: mesh.stage: expected 1 for comm.transport \"mirrored\", found 2");

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct StepPlans {
   // By pipeline stage: of micro_batches_in_plan() micro batches of the step, and of an evaluation, if the run has one.
   // The plans of all stages together name all groups of ranks.
   std::vector<ir::Plan> steps, evaluations;
+  ir::Mesh mesh;
   std::size_t stage = 0;  // this rank's
   const ir::Plan& step() const { return steps[stage]; }
   planner::PlanReport report;  // on rank 0
@@ -41,9 +43,9 @@ struct StepPlans {
 Result<StepPlans> make_step_plans(const planner::StepModel& model, comm::Communicator& world,
                                   const RunPlanOptions& options, bool evaluates);
 
-// The predicted milliseconds of a step of `micro_batches` micro batches by this plan; none without costs.
-std::optional<double> predicted_ms(const ir::Plan& plan, std::int64_t micro_batches);
-// The same by the rank's plan under other loads than the plans were made for. plans.costs is set.
+// The predicted milliseconds of a step of `micro_batches` micro batches by the plans of all stages; none without costs.
+std::optional<double> predicted_ms(std::span<const ir::Plan> stages, std::int64_t micro_batches);
+// The same under other loads than the plans were made for. plans.costs is set.
 Result<double> predicted_ms(const StepPlans& plans, std::int64_t micro_batches,
                             std::shared_ptr<const cost::Loads> loads);
 
