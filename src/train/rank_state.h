@@ -55,8 +55,8 @@ class TrainerMemory {
   Status allocate(const config::Config& config, const run::StepPlans& plans, int ranks, const RankResources& resources);
   // Makes the arena large enough for these plans; on an accelerator as a window if the ranks among which all-to-alls go
   // can reach each other's memory. Collective over these ranks, which run one plan. No executor may be bound to the
-  // arena. expert: their communicator on that stream; null: the rank is alone. Config error, of a rank that may be alone
-  // with it: no memory.
+  // arena. expert: their communicator on that stream; null: the rank is alone. Config error, of a rank that may be
+  // alone with it: no memory.
   Status fit_arena(const config::Config& config, const run::StepPlans& plans, comm::DeviceCommunicator* expert,
                    const RankResources& resources);
 
