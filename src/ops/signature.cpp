@@ -38,7 +38,8 @@ struct Tensor {
   bool optional = false;          // of an operand
   bool written = false;           // of an operand: updated in place
   bool accumulates = false;       // of a result
-  std::string_view present = {};  // of a result: the attribute that must not be 0 where the instruction has it
+  std::string_view present = {};  // of a result: the attribute that must not be 0
+  bool absent = false;            // or that must be
 };
 
 struct Parsed {
@@ -107,6 +108,7 @@ Tensor parse_tensor(Parsed& form, std::string_view text) {
   if (const std::size_t mark = tensor.name.find('?'); mark != tensor.name.npos) {
     tensor.optional = mark + 1 == tensor.name.size();
     tensor.present = tensor.name.substr(mark + 1);
+    tensor.absent = take(tensor.present, "!");
     tensor.name = tensor.name.substr(0, mark);
   }
   if (const std::size_t in = tensor.name.find('@'); in != tensor.name.npos) {
@@ -185,7 +187,7 @@ class Match {
     Types results;
     std::size_t accumulators = 0;
     for (const Tensor& tensor : form_.results) {
-      if (!tensor.present.empty() && attributes_.integer(tensor.present, 1) == 0) continue;
+      if (!tensor.present.empty() && (attributes_.integer(tensor.present, 0) == 0) != tensor.absent) continue;
       LANCET_ASSIGN(TensorType type, type_of(tensor));
       accumulators += tensor.accumulates;
       results.push_back(type);

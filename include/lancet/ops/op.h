@@ -165,7 +165,7 @@ struct Sample {
 //     the same for all; `[e,*]`: any extent from 2 on, in samples 2
 //   operand: `b?` is optional, and so are those after it; `&w` is updated in place
 //   result: `dx@dy` is in the memory of dy; `+dw` adds onto an accumulator, if the instruction has accumulators, which
-//     follow the operands; `db?bias` exists unless the attribute bias is 0
+//     follow the operands; `db?bias` exists if the attribute bias is not 0, `db?!bias` if it is
 //   `~` marks the axis of the experts' slots (Ragged): x[e,~r,d] is a buffer, rows:i32[e,~*] counts what is filled
 //
 // cuts: the partition rows, with commas between them: "b, s, n time, v placed wpe=once". A row names the axes that are

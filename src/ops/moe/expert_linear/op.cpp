@@ -2,7 +2,7 @@
 // x [E,R,K], w [E,N,K], b f32[E,N], rows i32[E,W+1] (from all_to_all_counts). Other rows are neither read nor written.
 // Attribute tokens: the expected number of filled rows. Attribute streamed=1: as for linear. Attributes columns and
 // part: all but expert_linear_dw make these columns of the result only (OpDef::column_tiles). expert_product(x, w,
-// rows) is the same without b; its expert_linear_dw has the attribute bias=0 and no gradient of b.
+// rows) is the same without b; its expert_linear_dw has the attribute unbiased=1 and no gradient of b.
 #include "ops/describe.h"
 
 namespace lancet::ops {
@@ -25,7 +25,7 @@ void gradient(GradientContext& g) {
   if (g.needs_gradient(0))
     g.add(0, g.emit("expert_linear_dx", {dy, forward.operands[1], rows}, forward.attributes, ir::Role::dx)[0]);
   Attributes attributes = forward.attributes;
-  if (!bias) attributes.set("bias", std::int64_t(0));
+  if (!bias) attributes.set("unbiased", std::int64_t(1));
   emit_dw(g, "expert_linear_dw", {dy, forward.operands[0], rows}, attributes, 1, bias ? 2 : 1);
 }
 
@@ -54,7 +54,7 @@ Work work_dw(const OpInput& in) {
 const Attributes sample_route{{"capacity", 8}, {"tokens", 16}};
 const Attributes streamed_route{{"capacity", 8}, {"tokens", 16}, {"streamed", 1}};  // as linear's
 
-const Attributes unbiased_route{{"bias", 0}, {"capacity", 8}, {"tokens", 16}};
+const Attributes unbiased_route{{"capacity", 8}, {"tokens", 16}, {"unbiased", 1}};
 const Attributes groups_route{{"capacity", 2}, {"groups", 4}, {"tokens", 16}};
 
 const OpDef table[] = {
@@ -92,7 +92,7 @@ const OpDef table[] = {
      .column_tiles = true,
      .kind = Kind::product},
     {.name = "expert_linear_dw",
-     .forms = {{"dy[e,~r,n] x[e,~r,k] rows:i32[e,~*] -> +dw:f32[e,n,k] +db?bias:f32[e,n]",
+     .forms = {{"dy[e,~r,n] x[e,~r,k] rows:i32[e,~*] -> +dw:f32[e,n,k] +db?!unbiased:f32[e,n]",
                 "~ time /tokens, e /tokens, ~ space /tokens, n space, k space db=whole"}},
      .work = work_dw,
      .samples = {of("e=4 r=8 n=16 k=24 +dw +db", sample_route), of("e=4 r=8 n=16 k=32 bf16", sample_route),
