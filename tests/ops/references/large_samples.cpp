@@ -26,9 +26,13 @@ void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
   table.insert({
       {"add_layer_norm", {{{{t, {4, 50, 257}}}, {{t, {4, 50, 257}}}, {{f32, {257}}}, {{f32, {257}}}}, {{"eps", 1e-5}}}},
       {"attention", {{{{t, {2, 70, 192}}}}, {{"heads", 2}}}},
+      {"attention", {{{{t, {2, 70, 384}}}}, {{"heads", 2}, {"group", 4}}}},
       {"attention_dx",
        {{{{t, {3, 70, 64}}}, {{t, {3, 70, 192}}}, {{t, {3, 70, 64}}}, {{f32, {3, 2, 70}}, Fill::positive}},
         {{"heads", 2}}}},
+      {"attention_dx",
+       {{{{t, {2, 70, 64}}}, {{t, {2, 70, 128}}}, {{t, {2, 70, 64}}}, {{f32, {2, 2, 70}}, Fill::positive}},
+        {{"heads", 1}, {"group", 2}}}},
       {"attention_dx",
        {{{{t, {3, 70, 64}}}, {{t, {3, 70, 192}}}, {{t, {3, 70, 64}}}, {{f32, {3, 2, 70}}, Fill::positive}},
         {{"heads", 2}, {"deterministic", 0}}}},
