@@ -406,7 +406,8 @@ TEST_CASE("every op of a training step is within the limits of a GPU at 64k toke
   WARN(fmt::format("{} launches of {} kernels; not of a training step: {}", found.launches, found.kernels.size(),
                    fmt::join(others, ", ")));
   CHECK(found.kernels.contains("lancet::ops::device::PushRows"));  // all-to-alls through windows
-  CHECK(others == std::set<std::string>{"attention_decode", "cross_entropy", "embedding_at", "take_row"});
+  CHECK(others == std::set<std::string>{"attention_decode", "cross_entropy", "embedding_at", "rotate", "rotate_at",
+                                        "rotate_dw", "rotate_dx", "take_row"});
   CHECK(std::ranges::includes(large_ops, found.large));
 }
 

@@ -13,6 +13,7 @@ namespace lancet::test {
 void add_moe_references(std::map<std::string_view, Reference>& table);     // reference_moe.cpp
 void add_choice_references(std::map<std::string_view, Reference>& table);  // reference_choice.cpp
 void add_decode_references(std::map<std::string_view, Reference>& table);  // reference_decode.cpp
+void add_rotate_references(std::map<std::string_view, Reference>& table);  // reference_rotate.cpp
 void add_draw_references(std::map<std::string_view, Reference>& table);    // reference_draws.cpp
 void add_expert_references(std::map<std::string_view, Reference>& table);  // reference_experts.cpp
 
@@ -534,6 +535,7 @@ std::map<std::string_view, Reference> make_references() {
   add_moe_references(table);
   add_choice_references(table);
   add_decode_references(table);
+  add_rotate_references(table);
   add_draw_references(table);
   add_expert_references(table);
   return table;
