@@ -57,7 +57,7 @@ struct ShardedDimension {
     if (axis < 0 || axis >= shape.rank() || shards < 1) return false;
     const std::int64_t extent = shape[int(axis)];
     const auto unit = blocks.unit_of(extent);
-    return unit && *unit % shards == 0 && (blocks == 1 || blocks.units <= extent);
+    return unit && *unit % shards == 0 && (blocks.units == 1 || blocks.units <= extent);
   }
 };
 

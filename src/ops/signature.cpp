@@ -400,6 +400,7 @@ class Cut {
         if (widths.empty()) widths.assign(std::size_t(blocks.constant), {});
         LANCET_CHECK(row_.packed.empty() || row_.packed == widths, "expected the blocks of other tensors, found {}",
                      tensor.text);
+        LANCET_CHECK(row_.in == SplitIn::space, "expected a cut of blocks in space only, found {}", tensor.text);
         row_.packed = std::move(widths);
         return packed;
       }
