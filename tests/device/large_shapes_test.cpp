@@ -407,7 +407,8 @@ TEST_CASE("every op of a training step is within the limits of a GPU at 64k toke
                    fmt::join(others, ", ")));
   CHECK(found.kernels.contains("lancet::ops::device::PushRows"));  // all-to-alls through windows
   CHECK(others == std::set<std::string>{"attention_decode", "cross_entropy", "embedding_at", "rotate", "rotate_at",
-                                        "rotate_dw", "rotate_dx", "take_row"});
+                                        "rotate_dw", "rotate_dx", "take_row", "wide_norm", "wide_norm_dw",
+                                        "wide_norm_dx", "wide_norm_squares", "wide_norm_squares_dx"});
   CHECK(std::ranges::includes(large_ops, found.large));
 }
 
