@@ -84,6 +84,21 @@ const std::string& Attributes::text(std::string_view name) const {
   return std::get<std::string>(*value);
 }
 
+Blocks Attributes::blocks(std::string_view name) const {
+  const auto* value = find(name);
+  if (!value || std::holds_alternative<std::int64_t>(*value)) return Blocks(integer(name, 1));
+  const auto blocks = parse_blocks(text(name));
+  LANCET_CHECK(blocks, "attribute {} must be blocks", name);
+  return *blocks;
+}
+
+void Attributes::set_blocks(std::string_view name, const Blocks& blocks) {
+  if (!blocks.widths.empty())
+    set(name, to_string(blocks));
+  else if (blocks != 1)
+    set(name, blocks.units);
+}
+
 bool Instruction::writes_operand(TensorId id) const {
   return std::find(writes.begin(), writes.end(), id) != writes.end();
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
 namespace lancet::ir {
 namespace {
@@ -42,6 +43,33 @@ std::optional<std::vector<Axis>> parse_axis_list(std::string_view text) {
 
 }  // namespace
 
+Blocks Blocks::of(std::vector<std::int64_t> widths) {
+  std::int64_t common = 0;
+  for (const std::int64_t width : widths) common = std::gcd(common, width);
+  for (std::int64_t& width : widths) width /= common;
+  Blocks blocks(std::accumulate(widths.begin(), widths.end(), std::int64_t{0}));
+  if (blocks.units > std::int64_t(widths.size())) blocks.widths = std::move(widths);
+  return blocks;
+}
+
+std::string to_string(const Blocks& blocks) {
+  return blocks.widths.empty() ? fmt::format("{}", blocks.units) : fmt::format("{}", fmt::join(blocks.widths, "+"));
+}
+
+std::optional<Blocks> parse_blocks(std::string_view text) {
+  std::vector<std::int64_t> widths;
+  std::int64_t units = 0;
+  for (std::string_view rest = text; !rest.empty() || text.empty();) {
+    const std::size_t end = std::min(rest.find('+'), rest.size());
+    const auto width = parse_number(rest.substr(0, end), 1);
+    if (!width || __builtin_add_overflow(units, *width, &units)) return std::nullopt;
+    widths.push_back(*width);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  Blocks blocks = widths.size() == 1 ? Blocks(units) : Blocks::of(std::move(widths));
+  return to_string(blocks) == text ? std::optional(std::move(blocks)) : std::nullopt;
+}
+
 bool Sharding::is_whole() const { return used().empty(); }
 
 Axes Sharding::used() const {
@@ -54,7 +82,7 @@ std::string to_string(const Dimension& dimension) {
   const Split& split = dimension.split;
   if (split.axes.empty()) return fmt::format("{}", dimension.extent);
   if (split.blocks == 1) return fmt::format("{}{{{}}}", dimension.extent, axis_list(split));
-  return fmt::format("{}x{}{{{}}}", split.blocks, dimension.extent / split.blocks, axis_list(split));
+  return fmt::format("{}x{}{{{}}}", to_string(split.blocks), dimension.extent / split.blocks.units, axis_list(split));
 }
 
 std::optional<Dimension> parse_dimension(std::string_view text) {
@@ -67,14 +95,14 @@ std::optional<Dimension> parse_dimension(std::string_view text) {
     if (!axes) return std::nullopt;
     dimension.split.axes = std::move(*axes);
     if (const std::size_t by = extents.find('x'); by != std::string_view::npos) {
-      const auto blocks = parse_number(extents.substr(0, by), 2);
-      if (!blocks) return std::nullopt;
+      const auto blocks = parse_blocks(extents.substr(0, by));
+      if (!blocks || *blocks == 1) return std::nullopt;
       dimension.split.blocks = *blocks;
       extents.remove_prefix(by + 1);
     }
   }
   const auto extent = parse_number(extents, 0);
-  if (!extent || __builtin_mul_overflow(*extent, dimension.split.blocks, &dimension.extent)) return std::nullopt;
+  if (!extent || __builtin_mul_overflow(*extent, dimension.split.blocks.units, &dimension.extent)) return std::nullopt;
   return dimension;
 }
 
@@ -102,9 +130,10 @@ Status check(const Shape& shape, const Sharding& sharding) {
             fmt::format("dimension {}: expected each axis once in a sharding, found {} again", d, name(axis)));
       used.add(axis);
     }
-    if (split.blocks < 1 || (split.axes.empty() && split.blocks != 1) || shape[d] % split.blocks != 0)
-      return config_error(
-          fmt::format("dimension {}: expected blocks of equal size, found {} in {}", d, split.blocks, shape[d]));
+    if ((split.axes.empty() && split.blocks != 1) || !split.blocks.unit_of(shape[d]))
+      return config_error(fmt::format("dimension {}: expected blocks of {}, found {} in {}", d,
+                                      split.blocks.widths.empty() ? "equal size" : "such widths",
+                                      to_string(split.blocks), shape[d]));
   }
   return {};
 }
@@ -112,8 +141,8 @@ Status check(const Shape& shape, const Sharding& sharding) {
 std::int64_t shards(const Split& split, const Mesh& mesh) { return mesh.size(Axes(split.axes)); }
 
 bool divides(const Dimension& dimension, const Mesh& mesh) {
-  const std::int64_t blocks = dimension.split.blocks;
-  return dimension.extent % blocks == 0 && dimension.extent / blocks % shards(dimension.split, mesh) == 0;
+  const auto unit = dimension.split.blocks.unit_of(dimension.extent);
+  return unit && *unit % shards(dimension.split, mesh) == 0;
 }
 
 Result<Shape> shard_shape(const Shape& shape, const Sharding& sharding, const Mesh& mesh) {
@@ -124,8 +153,11 @@ Result<Shape> shard_shape(const Shape& shape, const Sharding& sharding, const Me
     const std::int64_t n = shards(split, mesh);
     if (!divides({shape[d], split}, mesh))
       return config_error(fmt::format("dimension {}: expected a multiple of {}, the ranks along {}, found {}{}", d, n,
-                                      axis_list(split), shape[d] / split.blocks,
-                                      split.blocks > 1 ? fmt::format(" in each of {} blocks", split.blocks) : ""));
+                                      axis_list(split), shape[d] / split.blocks.units,
+                                      split.blocks == 1 ? ""
+                                      : split.blocks.widths.empty()
+                                          ? fmt::format(" in each of {} blocks", split.blocks.units)
+                                          : fmt::format(" in a unit of blocks of {}", to_string(split.blocks))));
     shard.set(d, shape[d] / n);
   }
   return shard;
@@ -159,9 +191,14 @@ void append(std::vector<HeldRun>& runs, std::int64_t whole, std::int64_t count) 
 std::vector<HeldRun> held_indices(std::int64_t extent, const Split& split, const Mesh& mesh, int rank) {
   std::int64_t number = 0;  // of the rank's shard; the axes of a split need not be in the mesh's order
   for (const Axis axis : split.axes) number = number * mesh[axis] + mesh.coordinate(rank, axis);
-  const std::int64_t block = extent / split.blocks, shard = block / shards(split, mesh);
+  const std::int64_t unit = extent / split.blocks.units, shard = unit / shards(split, mesh);
   std::vector<HeldRun> indices;
-  for (std::int64_t b = 0; b < split.blocks; ++b) append(indices, b * block + number * shard, shard);
+  std::int64_t begin = 0;  // of the block
+  for (std::int64_t b = 0; b < split.blocks.count(); ++b) {
+    const std::int64_t width = split.blocks.width(b);
+    append(indices, begin + number * width * shard, width * shard);
+    begin += width * unit;
+  }
   return indices;
 }
 

@@ -82,20 +82,22 @@ Status check(const ir::Program& program, const ir::Instruction& instruction) {
 }
 
 // The type of one of n equal parts of a tensor, by its entry in a row; none if n does not divide the axis.
-std::optional<TensorType> type_of_share(TensorType type, Axis axis, std::int64_t n) {
+std::optional<TensorType> type_of_share(TensorType type, Axis axis, const ir::Blocks& blocks, std::int64_t n) {
   if (!is_split(axis)) return type;
   const int index = index_of(axis, type.shape.rank());
-  if (index >= type.shape.rank() || index < 0 || type.shape[index] % (blocks_of(axis) * n) != 0) return std::nullopt;
+  if (index >= type.shape.rank() || index < 0) return std::nullopt;
+  if (const auto unit = blocks.unit_of(type.shape[index]); !unit || *unit % n != 0) return std::nullopt;
   type.shape.set(index, type.shape[index] / n);
   return type;
 }
 
 std::optional<std::vector<TensorType>> types_of_share(const ir::Program& program, std::span<const TensorId> ids,
-                                                      std::span<const Axis> entries, std::int64_t n) {
+                                                      std::span<const Axis> entries, const ir::Blocks& packed_in,
+                                                      std::int64_t n) {
   if (ids.size() > entries.size()) return std::nullopt;
   std::vector<TensorType> types;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const auto type = type_of_share(program.type(ids[i]), entries[i], n);
+    const auto type = type_of_share(program.type(ids[i]), entries[i], entries[i] == packed ? packed_in : 1, n);
     if (!type) return std::nullopt;
     types.push_back(*type);
   }
@@ -173,6 +175,14 @@ bool has_one_extent(std::span<const TensorType> operands, std::span<const Tensor
   return extents.size() == 1;
 }
 
+ir::Blocks blocks_of(const PartitionRow& row, Axis axis, const Attributes& attributes) {
+  if (axis != packed || row.packed.empty()) return 1;
+  std::vector<std::int64_t> widths;
+  for (const BlockWidth& width : row.packed)
+    widths.push_back(width.attribute.empty() ? width.constant : attributes.integer(width.attribute, 1));
+  return ir::Blocks::of(std::move(widths));
+}
+
 Attributes attributes_of_share(const PartitionRow& row, const Attributes& attributes, std::int64_t n) {
   Attributes share = attributes;
   for (std::string_view name : row.divided)
@@ -182,8 +192,9 @@ Attributes attributes_of_share(const PartitionRow& row, const Attributes& attrib
 
 bool has_shares(const ir::Program& program, const ir::Instruction& instruction, const PartitionRow& row,
                 std::int64_t n) {
-  const auto operands = types_of_share(program, instruction.operands, row.operands, n);
-  const auto results = types_of_share(program, instruction.results, row.results, n);
+  const ir::Blocks blocks = blocks_of(row, packed, instruction.attributes);
+  const auto operands = types_of_share(program, instruction.operands, row.operands, blocks, n);
+  const auto results = types_of_share(program, instruction.results, row.results, blocks, n);
   if (!operands || !results) return false;
   const Attributes attributes = attributes_of_share(row, instruction.attributes, n);
   const auto made = infer(op(instruction.op), {*operands, attributes});

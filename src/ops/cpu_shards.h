@@ -1,4 +1,4 @@
-// Copies between a whole tensor [rows, shards, run] and shards [rows, run] (shards.h). unit: bytes of an element.
+// Copies between a whole tensor and its shards, run by run of each row (shards.h). unit: bytes of an element.
 #pragma once
 #include <cstddef>
 #include <cstring>
@@ -8,13 +8,18 @@
 
 namespace lancet::ops::cpu {
 
-// Calls copy(place in the whole, place in the shard, bytes) for each run of shard `shard`, on all threads.
+// Calls copy(place in the whole, place in the shard, bytes) for each block of a row of shard `shard`, on all threads.
 template <class Copy>
 void for_each_run(const ShardLayout& layout, std::int64_t unit, std::int64_t shard, const Copy& copy) {
-  const std::int64_t bytes = layout.run * unit;
-  parallel_for(layout.rows, row_grain(layout.run), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row)
-      copy((row * layout.shards + shard) * bytes, row * bytes, std::size_t(bytes));
+  const std::int64_t bytes = layout.run * unit, units = layout.units();
+  parallel_for(layout.rows, row_grain(units * layout.run), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::int64_t at = row * units;  // the units before the block, in the shard
+      for (const std::int64_t width : layout.widths) {
+        copy((at * layout.shards + shard * width) * bytes, at * bytes, std::size_t(width * bytes));
+        at += width;
+      }
+    }
   });
 }
 

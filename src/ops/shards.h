@@ -1,10 +1,13 @@
-// Shards of a dimension, as memory sees them. A dimension of b blocks is split block by block (ir/sharding.h): of
+// Shards of a dimension, as memory sees them. A dimension of blocks is split block by block (ir/sharding.h): of
 // b x n x s elements, shard r of n has the elements [r * s, (r + 1) * s) of every block. With the dimensions before it
 // and the blocks as rows, and s times the dimensions after it as a run, the whole tensor is [rows, n, run] and a shard
-// is [rows, run].
+// is [rows, run]. Where blocks have unlike widths, a row is all of them: one after the other [n, width * run], of which
+// a shard has [width * run].
 #pragma once
+#include <numeric>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "lancet/base/shape.h"
 #include "lancet/ir/groups.h"
@@ -14,14 +17,18 @@ namespace lancet::ops {
 
 struct ShardLayout {
   std::int64_t shards = 1, rows = 1, run = 1;  // run: elements
-  std::int64_t shard() const { return rows * run; }
+  std::vector<std::int64_t> widths = {1};      // of the blocks of a row, in runs
+  std::int64_t units() const { return std::accumulate(widths.begin(), widths.end(), std::int64_t{0}); }
+  std::int64_t shard() const { return rows * units() * run; }
+  bool is_contiguous() const { return rows == 1 && widths.size() == 1; }  // a shard's elements in the whole
 };
 
 // The dimension of an instruction that is split, by its attributes `axis` and `blocks` (default 1).
 struct ShardedDimension {
-  std::int64_t axis, blocks;
+  std::int64_t axis;
+  ir::Blocks blocks;
   ShardedDimension(const ir::Attributes& attributes, std::string_view axis_name, std::string_view blocks_name)
-      : axis(attributes.integer(axis_name)), blocks(attributes.integer(blocks_name, 1)) {}
+      : axis(attributes.integer(axis_name)), blocks(attributes.blocks(blocks_name)) {}
   explicit ShardedDimension(const ir::Attributes& attributes) : ShardedDimension(attributes, "axis", "blocks") {}
 
   // The shape of all shards together, and that of one of them; empty if the dimension does not divide.
@@ -37,7 +44,8 @@ struct ShardedDimension {
     return whole;
   }
   ShardLayout layout(const Shape& whole, std::int64_t shards) const {
-    ShardLayout layout{shards, blocks, whole[int(axis)] / blocks / shards};
+    ShardLayout layout{shards, blocks.widths.empty() ? blocks.units : 1, whole[int(axis)] / blocks.units / shards};
+    if (!blocks.widths.empty()) layout.widths = blocks.widths;
     for (int i = 0; i < int(axis); ++i) layout.rows *= whole[i];
     for (int i = int(axis) + 1; i < whole.rank(); ++i) layout.run *= whole[i];
     return layout;
@@ -46,9 +54,10 @@ struct ShardedDimension {
  private:
   // A plan's text may name any numbers, so their products are not formed.
   bool fits(const Shape& shape, std::int64_t shards) const {
-    if (axis < 0 || axis >= shape.rank() || blocks < 1 || shards < 1) return false;
+    if (axis < 0 || axis >= shape.rank() || shards < 1) return false;
     const std::int64_t extent = shape[int(axis)];
-    return extent % blocks == 0 && extent / blocks % shards == 0 && (blocks == 1 || blocks <= extent);
+    const auto unit = blocks.unit_of(extent);
+    return unit && *unit % shards == 0 && (blocks.units == 1 || blocks.units <= extent);
   }
 };
 

@@ -18,7 +18,8 @@ namespace {
 
 struct Factor {
   std::int64_t constant = 1;
-  int symbol = -1;  // none: the constant
+  int symbol = -1;                      // none: the constant, or the blocks
+  std::vector<BlockWidth> blocks = {};  // side by side: the factor is the sum of their widths
 };
 
 struct Extent {
@@ -43,7 +44,8 @@ struct Tensor {
 };
 
 struct Parsed {
-  std::vector<std::string_view> symbols;  // names of axes, and @names of attributes
+  std::vector<std::string_view> symbols;   // names of axes, and @names of attributes
+  std::vector<std::string_view> optional;  // those of attributes that are 1 where there are none
   std::vector<Tensor> operands, results;
   int required = 0;
   int accumulators() const { return int(std::ranges::count(results, true, &Tensor::accumulates)); }
@@ -75,9 +77,28 @@ bool take(std::string_view& text, std::string_view prefix) {
 }
 
 int symbol_of(Parsed& form, std::string_view name) {
+  if (name.ends_with('?')) {
+    name.remove_suffix(1);
+    form.optional.push_back(name);
+  }
   const auto at = std::ranges::find(form.symbols, name);
   if (at == form.symbols.end()) form.symbols.push_back(name);
   return int(std::ranges::find(form.symbols, name) - form.symbols.begin());
+}
+
+// "(@group?+1+1)"
+std::vector<BlockWidth> parse_blocks(Parsed& form, std::string_view text) {
+  std::vector<BlockWidth> blocks;
+  for (std::string_view width : split(text, "(+)")) {
+    const auto constant = number(width);
+    LANCET_CHECK(constant || (width.starts_with('@') && width.ends_with('?')),
+                 "expected the width of a block, found {}", text);
+    if (constant)
+      blocks.push_back({*constant});
+    else
+      blocks.push_back({1, form.symbols[std::size_t(symbol_of(form, width))].substr(1)});
+  }
+  return blocks;
 }
 
 Extent parse_extent(Parsed& form, std::string_view text) {
@@ -85,6 +106,8 @@ Extent parse_extent(Parsed& form, std::string_view text) {
   for (std::string_view factor : split(text, "*")) {
     if (const auto constant = number(factor))
       extent.factors.push_back({*constant, -1});
+    else if (factor.starts_with('('))
+      extent.factors.push_back({1, -1, parse_blocks(form, factor)});
     else
       extent.factors.push_back({1, symbol_of(form, factor)});
   }
@@ -164,13 +187,15 @@ class Match {
   Match(const Parsed& form, const Attributes& attributes) : form_(form), attributes_(attributes) {
     values_.assign(form.symbols.size(), unknown_value);
     for (std::size_t i = 0; i < values_.size(); ++i)
-      if (std::string_view name = form.symbols[i]; take(name, "@") && attributes.has(name))
-        values_[i] = attributes.integer(name);
+      if (std::string_view name = form.symbols[i]; take(name, "@") && (attributes.has(name) || is_optional(i)))
+        values_[i] = attributes.integer(name, 1);
   }
 
   Inferred results(std::span<const TensorType> operands) {
     for (std::size_t i = 0; i < values_.size(); ++i)
-      if (std::string_view name = form_.symbols[i]; take(name, "@") && (values_[i] = attributes_.integer(name)) < 1)
+      if (std::string_view name = form_.symbols[i];
+          take(name, "@") &&
+          (values_[i] = is_optional(i) ? attributes_.integer(name, 1) : attributes_.integer(name)) < 1)
         return expected(fmt::format("{} of at least 1", name));
     const std::size_t described = std::min(operands.size(), form_.operands.size());
     std::vector<bool> done(described);
@@ -221,19 +246,29 @@ class Match {
   }
 
  private:
+  bool is_optional(std::size_t symbol) const { return std::ranges::count(form_.optional, form_.symbols[symbol]) > 0; }
   static Error misfit(const Tensor& tensor) {
     std::string text(tensor.text);
-    std::erase_if(text, [](char c) { return c == '~' || c == '&' || c == '+'; });
+    std::erase_if(text, [](char c) { return c == '~' || c == '&'; });
     return expected(fmt::format("{}{}", text, tensor.type == Type::activation ? " of f32 or bf16" : ""));
   }
   std::int64_t product(const Extent& extent) const {  // of what is known
     std::int64_t value = 1;
     for (const Factor& factor : extent.factors) {
-      const std::int64_t known = factor.symbol < 0 ? factor.constant : values_[std::size_t(factor.symbol)];
+      std::int64_t known = factor.symbol < 0 ? factor.constant : values_[std::size_t(factor.symbol)];
+      if (!factor.blocks.empty()) known = sum_of(factor.blocks);
       const bool overflow = __builtin_mul_overflow(value, known == unknown_value ? 1 : known, &value);
       LANCET_CHECK(!overflow, "an extent of more than 2^63");
     }
     return value;
+  }
+  std::int64_t sum_of(const std::vector<BlockWidth>& blocks) const {
+    std::int64_t sum = 0;
+    for (const BlockWidth& block : blocks) {
+      const std::int64_t width = block.attribute.empty() ? block.constant : attributes_.integer(block.attribute, 1);
+      LANCET_CHECK(!__builtin_add_overflow(sum, width, &sum), "blocks of more than 2^63");
+    }
+    return sum;
   }
   int unknown(const Extent& extent) const {  // the factors without a value
     return int(std::ranges::count_if(extent.factors, [&](const Factor& factor) {
@@ -361,8 +396,16 @@ class Cut {
       }
       if (extent.factors.empty()) continue;
       if (cuts(extent.factors[0])) return at;
-      if (extent.factors.size() > 1 && extent.factors[0].constant == packed_blocks && cuts(extent.factors[1]))
+      if (extent.factors.size() > 1 && extent.factors[0].symbol < 0 && cuts(extent.factors[1])) {
+        const Factor& blocks = extent.factors[0];
+        std::vector<BlockWidth> widths = blocks.blocks;
+        if (widths.empty()) widths.assign(std::size_t(blocks.constant), {});
+        LANCET_CHECK(row_.packed.empty() || row_.packed == widths, "expected the blocks of other tensors, found {}",
+                     tensor.text);
+        LANCET_CHECK(row_.in == SplitIn::space, "expected a cut of blocks in space only, found {}", tensor.text);
+        row_.packed = std::move(widths);
         return packed;
+      }
     }
     return missing;
   }

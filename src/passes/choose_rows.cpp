@@ -19,7 +19,7 @@ using ir::Sharding;
 using ir::Split;
 
 // Adds a mesh axis to a sharding as an entry of a row says; false if it does not fit what is there.
-bool place(Sharding& sharding, ir::Axis axis, ops::Axis entry, std::int64_t blocks) {
+bool place(Sharding& sharding, ir::Axis axis, ops::Axis entry, const ir::Blocks& blocks) {
   if (entry == ops::none) return true;
   if (entry == ops::partial || entry == ops::accumulated || entry == ops::once) {
     sharding.partial.add(axis);
@@ -58,11 +58,11 @@ void for_each_entry(const ShardedInstruction& at, const ops::PartitionRow& row, 
   for (std::size_t r = 0; r < at.results.size(); ++r) body(at.results[r], row.results[r]);
 }
 
-// The numbers of blocks in which a row may split its dimension: those in which some tensor is split now. Only a
-// dimension that is the same in all tensors has others than the row's, and no placed row does: its shares are ranges.
-std::set<std::int64_t> blocks_to_try(const ShardedInstruction& at, const ops::PartitionRow& row, ir::Axis axis) {
-  std::set<std::int64_t> blocks{1};
-  if (row.placed) return blocks;
+// The blocks in which a row may split its dimension, beside those that it names: those in which some tensor is split
+// now. Only a dimension that is the same in all tensors has others, and no placed row does: its shares are ranges.
+std::set<ir::Blocks> blocks_to_try(const ShardedInstruction& at, const ops::PartitionRow& row, ir::Axis axis) {
+  std::set<ir::Blocks> blocks{1};
+  if (row.placed || !row.packed.empty()) return blocks;
   std::vector<ir::TensorType> operands, results;
   for (const ShardedOperand& operand : at.operands) operands.push_back(operand.type);
   for (const ShardedOperand& result : at.results) results.push_back(result.type);
@@ -81,7 +81,7 @@ std::set<std::int64_t> blocks_to_try(const ShardedInstruction& at, const ops::Pa
 
 // The share that a row makes of a share along one more axis of the mesh, if it fits.
 std::optional<Share> split(const ShardedInstruction& at, const Share& share, const ops::PartitionRow& row,
-                           ir::Axis axis, std::int64_t blocks, const Mesh& mesh) {
+                           ir::Axis axis, const ir::Blocks& blocks, const Mesh& mesh) {
   Share result{share.operands, share.results, ops::attributes_of_share(row, share.attributes, mesh[axis])};
   if (row.placed) {  // one more axis is among those whose ranks have the shares
     Axes axes;
@@ -91,7 +91,7 @@ std::optional<Share> split(const ShardedInstruction& at, const Share& share, con
   }
   bool fits = true;
   auto add = [&](Sharding& sharding, ops::Axis entry) {
-    fits &= place(sharding, axis, entry, blocks * ops::blocks_of(entry));
+    fits &= place(sharding, axis, entry, entry == ops::packed ? ops::blocks_of(row, entry, share.attributes) : blocks);
   };
   for (std::size_t i = 0; i < at.operands.size(); ++i) add(result.operands[i], row.operands[i]);
   for (std::size_t r = 0; r < at.results.size(); ++r) add(result.results[r], row.results[r]);
@@ -118,7 +118,7 @@ std::string key(const ShardedOperand& operand, const Sharding& from, const Shard
     for (const Split& split : sharding->dimensions) {
       bytes += '|';
       for (const ir::Axis axis : split.axes) bytes += char(axis);
-      if (split.blocks > 1) add(split.blocks);
+      if (split.blocks != 1) bytes += to_string(split.blocks);
     }
     bytes += ';';
   }
@@ -142,7 +142,7 @@ Result<Share> RowChooser::choose(const ShardedInstruction& at) {
     if (least) least->replicated = true;
     for (const ops::PartitionRow& row : ops::op(at.instruction.op).partition) {
       if (!applies(row, at)) continue;
-      for (const std::int64_t blocks : blocks_to_try(at, row, axis)) {
+      for (const ir::Blocks& blocks : blocks_to_try(at, row, axis)) {
         auto candidate = split(at, share, row, axis, blocks, mesh_);
         if (!candidate) continue;
         const auto found = price(at, *candidate, axes);

@@ -257,14 +257,14 @@ ir::Attributes attributes(const Reshard& step, const ir::Mesh& mesh) {
   if (step.kind == Kind::sum_shards) return result;
   if (step.kind == Kind::swap_shards) {
     result.set("from", std::int64_t(step.from));
-    if (step.from_blocks > 1) result.set("from_blocks", step.from_blocks);
+    result.set_blocks("from_blocks", step.from_blocks);
     result.set("to", std::int64_t(step.to));
-    if (step.to_blocks > 1) result.set("to_blocks", step.to_blocks);
+    result.set_blocks("to_blocks", step.to_blocks);
     return result;
   }
   const bool gathers = step.kind == Kind::all_gather;
   result.set("axis", std::int64_t(gathers ? step.from : step.to));
-  if (const std::int64_t blocks = gathers ? step.from_blocks : step.to_blocks; blocks > 1) result.set("blocks", blocks);
+  result.set_blocks("blocks", gathers ? step.from_blocks : step.to_blocks);
   return result;
 }
 

@@ -69,14 +69,15 @@ class Spreading {
   struct Rule {
     const PartitionRow* row;
     int level;
-    bool in_blocks;  // tensors may share blocks beside the row's own
+    bool in_blocks;  // tensors may share blocks, since the row itself names none
   };
   std::vector<Rule> rules_of(const Instruction& at) const {
     const ops::OpDef& op = ops::op(at.op);
     std::vector<Rule> rules;
     for (const PartitionRow& row : op.partition)
       if (row.in_space() && ops::has_shares(program_, at, row, 1))
-        rules.push_back({&row, level_of(op, row), ops::has_one_extent(types(at.operands), types(at.results), row)});
+        rules.push_back({&row, level_of(op, row),
+                         row.packed.empty() && ops::has_one_extent(types(at.operands), types(at.results), row)});
     return rules;
   }
 
@@ -101,7 +102,7 @@ class Spreading {
   bool forward(const Instruction& at, const Rule& rule) {
     const PartitionRow& row = *rule.row;
     const std::vector<Entry> from = split_entries(at.operands, row.operands);
-    const ir::Split split = finest(from, rule);
+    const ir::Split split = finest(at, from, rule);
     bool changed = false;
     if (!split.axes.empty())
       for (const Entry& to : split_entries(at.results, row.results)) changed |= refine(at, row, to, split);
@@ -119,7 +120,7 @@ class Spreading {
     const std::vector<Entry> to = split_entries(at.operands, row.operands);
     std::vector<Entry> from = split_entries(at.results, row.results);
     from.insert(from.end(), to.begin(), to.end());
-    const ir::Split split = finest(from, rule);
+    const ir::Split split = finest(at, from, rule);
     bool changed = false;
     if (!split.axes.empty())
       for (const Entry& entry : to) changed |= refine(at, row, entry, split);
@@ -139,20 +140,18 @@ class Spreading {
     return std::size_t(ops::index_of(entry.axis, program_.type(entry.tensor).shape.rank()));
   }
 
-  // How the row's index is split in the entry's tensor: blocks are those beside the ones that the row itself names.
-  ir::Split split_of(const Entry& entry, const Rule& rule) {
-    ir::Split split = sharding(entry.tensor).dimensions[index(entry)];
-    const std::int64_t blocks = ops::blocks_of(entry.axis);
-    if (split.blocks % blocks != 0) return {};
-    split.blocks /= blocks;
-    return split.blocks == 1 || rule.in_blocks ? split : ir::Split{};
+  // How the row's index is split in the entry's tensor: without the blocks that the row itself names.
+  ir::Split split_of(const Instruction& at, const Entry& entry, const Rule& rule) {
+    const ir::Split& split = sharding(entry.tensor).dimensions[index(entry)];
+    if (rule.in_blocks) return split;
+    return split.blocks == ops::blocks_of(*rule.row, entry.axis, at.attributes) ? ir::Split{split.axes} : ir::Split{};
   }
 
   // The split into the most axes, of equals the first.
-  ir::Split finest(const std::vector<Entry>& entries, const Rule& rule) {
+  ir::Split finest(const Instruction& at, const std::vector<Entry>& entries, const Rule& rule) {
     ir::Split best;
     for (const Entry& entry : entries)
-      if (ir::Split split = split_of(entry, rule); split.axes.size() > best.axes.size()) best = std::move(split);
+      if (ir::Split split = split_of(at, entry, rule); split.axes.size() > best.axes.size()) best = std::move(split);
     return best;
   }
 
@@ -162,7 +161,8 @@ class Spreading {
     if (fixed_[entry.tensor.index()]) return false;
     Sharding& whole = sharding(entry.tensor);
     ir::Split& current = whole.dimensions[index(entry)];
-    ir::Split finer{current.axes, split.blocks * ops::blocks_of(entry.axis)};
+    ir::Split finer{current.axes,
+                    entry.axis == ops::packed ? ops::blocks_of(row, entry.axis, at.attributes) : split.blocks};
     if (!current.axes.empty() && finer.blocks != current.blocks) return false;
     if (!begins_with(split.axes, current.axes)) return false;
     const std::int64_t extent = program_.type(entry.tensor).shape[int(index(entry))];
@@ -183,9 +183,9 @@ class Spreading {
   // The axes along which every operand that has the row's index is split alike.
   Axes axes_in_common(const Instruction& at, const Rule& rule, const std::vector<Entry>& operands) {
     if (operands.empty()) return {};
-    ir::Split common = split_of(operands[0], rule);
+    ir::Split common = split_of(at, operands[0], rule);
     for (const Entry& entry : operands) {
-      const ir::Split other = split_of(entry, rule);
+      const ir::Split other = split_of(at, entry, rule);
       if (other.blocks != common.blocks) return {};
       while (!begins_with(other.axes, common.axes)) common.axes.pop_back();
     }
@@ -222,7 +222,7 @@ class Spreading {
     const std::vector<Entry> results = split_entries(at.results, row.results);
     entries.insert(entries.end(), results.begin(), results.end());
     for (const Entry& entry : entries) {
-      const std::int64_t n = ir::shards(split_of(entry, rule), mesh_);
+      const std::int64_t n = ir::shards(split_of(at, entry, rule), mesh_);
       if (ops::has_shares(program_, at, row, n)) continue;
       for (const std::string_view attribute : row.divided)
         if (const std::int64_t value = at.attributes.integer(attribute, 0); value % n != 0)

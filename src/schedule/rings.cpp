@@ -68,7 +68,7 @@ class Finder {
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& at = program_.instructions[i];
       const ops::Ring kind = ops::op(at.op).ring;
-      if (kind == ops::Ring::none || at.repeated != 0 || at.attributes.integer("blocks", 1) != 1) continue;
+      if (kind == ops::Ring::none || at.repeated != 0 || at.attributes.has("blocks")) continue;
       Ring ring{.collective = i,
                 .gathers = kind == ops::Ring::gather,
                 .axis = int(at.attributes.integer("axis")),

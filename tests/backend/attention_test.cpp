@@ -1,5 +1,6 @@
 #include "lancet/backend/cpu/attention.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "lancet/backend/cpu/buffer.h"
@@ -12,17 +13,17 @@ namespace {
 struct Inputs {
   explicit Inputs(const AttentionDesc& d)
       : desc(d),
-        qkv(Elements::random(d.batch * d.sequence * 3 * d.heads * d.head_dim, d.dtype, 1)),
-        dout(Elements::random(d.batch * d.sequence * d.heads * d.head_dim, d.dtype, 2)) {}
+        qkv(Elements::random(d.batch * d.sequence * (d.group + 2) * d.heads * d.head_dim, d.dtype, 1)),
+        dout(Elements::random(d.batch * d.sequence * d.group * d.heads * d.head_dim, d.dtype, 2)) {}
   AttentionDesc desc;
   Elements qkv, dout;
 };
 
 struct Outputs {
   explicit Outputs(const AttentionDesc& d)
-      : out(d.batch * d.sequence * d.heads * d.head_dim, d.dtype),
-        lse(d.batch * d.heads * d.sequence, DType::f32),
-        dqkv(d.batch * d.sequence * 3 * d.heads * d.head_dim, d.dtype) {}
+      : out(d.batch * d.sequence * d.group * d.heads * d.head_dim, d.dtype),
+        lse(d.batch * d.group * d.heads * d.sequence, DType::f32),
+        dqkv(d.batch * d.sequence * (d.group + 2) * d.heads * d.head_dim, d.dtype) {}
   Elements out, lse, dqkv;
 };
 
@@ -213,6 +214,43 @@ TEST_CASE("a sequence's bits do not depend on the batch or the threads") {
       }
     }
   }
+}
+
+TEST_CASE("a group of heads of queries has the results of as many heads with copies of the keys and values") {
+  for (DType type : {DType::f32, DType::bf16})
+    for (const auto& [heads, group, head_dim] : {std::array<std::int64_t, 3>{2, 2, 64}, {1, 4, 80}, {2, 3, 17}}) {
+      INFO(name(type) << ", " << heads << " groups of " << group << " heads of " << head_dim);
+      Inputs in({2, 70, heads, head_dim, type, group}), copied({2, 70, heads * group, head_dim, type});
+      const std::int64_t queries = heads * group;
+      auto place = [&](std::int64_t row, std::int64_t which, std::int64_t query, std::int64_t f) {  // in in.qkv
+        const std::int64_t head = which == 0 ? query : queries + (which - 1) * heads + query / group;
+        return (row * (queries + 2 * heads) + head) * head_dim + f;
+      };
+      auto for_each = [&](auto f) {  // f(place in copied.qkv, row, which, head of queries, feature)
+        for (std::int64_t i = 0; i < copied.qkv.size(); ++i) {
+          const std::int64_t at = i / head_dim;
+          f(i, at / queries / 3, at / queries % 3, at % queries, i % head_dim);
+        }
+      };
+      for_each([&](std::int64_t i, auto... at) { copied.qkv.set(i, static_cast<float>(in.qkv[place(at...)])); });
+      set_threads(1);
+      const Outputs o = run(in), whole = run(copied);
+      set_threads(3);
+      const Outputs again = run(in);
+      CHECK(same_bits(o.out, whole.out));
+      CHECK(same_bits(o.lse, whole.lse));
+      CHECK(same_bits(again.out, o.out));
+      CHECK(same_bits(again.dqkv, o.dqkv));
+      std::vector<double> sums(std::size_t(o.dqkv.size()));  // of the heads' gradients
+      for_each([&](std::int64_t i, auto... at) { sums[std::size_t(place(at...))] += whole.dqkv[i]; });
+      const double unit = std::ldexp(1.0, type == DType::f32 ? -16 : -5);
+      std::int64_t wrong = 0;
+      for (std::int64_t i = 0; i < o.dqkv.size(); ++i) {
+        const bool is_query = i / head_dim % (queries + 2 * heads) < queries;
+        wrong += !(std::fabs(o.dqkv[i] - sums[std::size_t(i)]) <= (is_query ? 0 : unit));
+      }
+      CHECK(wrong == 0);
+    }
 }
 
 TEST_CASE("attention's workspace does not grow with the batch or with the square of the sequence") {

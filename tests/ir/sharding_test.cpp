@@ -29,10 +29,12 @@ std::string shard_error(const Shape& shape, const Sharding& sharding) {
 }  // namespace
 
 TEST_CASE("sharding: the text of a dimension is read and printed unchanged") {
-  for (const char* text :
-       {"0", "512", "64{data}", "64{data,expert}", "64{expert,data}", "3x256{tensor}", "12{stage,data,expert,tensor}"})
+  for (const char* text : {"0", "512", "64{data}", "64{data,expert}", "64{expert,data}", "3x256{tensor}",
+                           "4+1+1x256{tensor}", "2+3x0{tensor}", "12{stage,data,expert,tensor}"})
     CHECK(ir::to_string(ir::parse_dimension(text).value()) == text);
   CHECK(ir::parse_dimension("3x256{tensor}") == Dimension{768, {{ir::Axis::tensor}, 3}});
+  CHECK(ir::parse_dimension("4+1+1x256{tensor}") == Dimension{1536, {{ir::Axis::tensor}, ir::Blocks::of({8, 2, 2})}});
+  CHECK(ir::Blocks::of({2, 2, 2}) == 3);
   CHECK(ir::parse_dimension("64{data,expert}") == Dimension{64, {{ir::Axis::data, ir::Axis::expert}, 1}});
 }
 
@@ -57,6 +59,15 @@ TEST_CASE("sharding: other texts are no dimension") {
                            "x4{data}",
                            "3x{data}",
                            "3x2x4{data}",
+                           "1+1x4{data}",  // 2x4
+                           "4+2x4{data}",  // 2+1x8
+                           "4+x4{data}",
+                           "+4x4{data}",
+                           "4+0x4{data}",
+                           "4+-1x4{data}",
+                           "4+1+1",
+                           "9223372036854775807+1x0{data}",
+                           "4611686018427387904+1x4{data}",
                            "4611686018427387904x4{data}",
                            "64{data}{expert}"})
     CHECK_FALSE(ir::parse_dimension(text).has_value());
@@ -82,6 +93,7 @@ TEST_CASE("sharding: shapes of shards") {
   };
   CHECK(shape({12, 5, 8}, sharding_of({"12{data,expert}", "5", "8{tensor}"})) == "2,5,4");
   CHECK(shape({12}, sharding_of({"3x4{tensor}"}, {ir::Axis::data})) == "6");
+  CHECK(shape({24}, sharding_of({"4+1+1x4{tensor}"}, {ir::Axis::data})) == "12");
   CHECK(shape({}, Sharding::whole(0)) == "");
   CHECK(shape({7}, sharding_of({"7{stage}"})) == "7");  // one stage
   CHECK(shape({0}, sharding_of({"4611686018427387904x0{data,tensor}"})) == "0");
@@ -110,6 +122,10 @@ TEST_CASE("sharding: errors name the dimension, the axes and the numbers") {
   CHECK(shard_error({4, 8}, sharding_of({"4{data}", "8"}, {ir::Axis::data})) ==
         "dimension 0: expected each axis once in a sharding, found data again");
   CHECK(shard_error({4, 8}, sharding_of({"4"})) == "expected a split for each of 2 dimensions, found 1");
+  CHECK(shard_error({18}, sharding_of({"4+1+1x3{tensor}"})) ==
+        "dimension 0: expected a multiple of 2, the ranks along tensor, found 3 in a unit of blocks of 4+1+1");
+  CHECK(shard_error({12}, sharding_of({"2+3x1{data}"})) ==
+        "dimension 0: expected blocks of such widths, found 2+3 in 12");
   CHECK(shard_error({7}, sharding_of({"3x2{data}"})) == "dimension 0: expected blocks of equal size, found 3 in 7");
 }
 
@@ -193,7 +209,7 @@ struct SplitTensor {
   ir::Sharding sharding;
 };
 
-// Each axis splits one dimension or none; dimensions have one to three blocks.
+// Each axis splits one dimension or none; dimensions have one to three blocks, equal or 3, 1 and 1 units wide.
 SplitTensor random_tensor(const ir::Mesh& mesh, std::mt19937& random) {
   const std::size_t rank = random() % 4;
   SplitTensor tensor{{}, ir::Sharding::whole(rank)};
@@ -202,15 +218,19 @@ SplitTensor random_tensor(const ir::Mesh& mesh, std::mt19937& random) {
   for (const ir::Axis axis : axes)
     if (rank > 0 && random() % 3 != 0) tensor.sharding.dimensions[random() % rank].axes.push_back(axis);
   for (ir::Split& split : tensor.sharding.dimensions) {
-    if (!split.axes.empty()) split.blocks = 1 + std::int64_t(random() % 3);
-    tensor.whole.push_back(split.blocks * shards(split, mesh) * (1 + std::int64_t(random() % 3)));
+    if (!split.axes.empty())
+      split.blocks = std::array{ir::Blocks(1), ir::Blocks(2), ir::Blocks(3), ir::Blocks::of({3, 1, 1})}[random() % 4];
+    tensor.whole.push_back(split.blocks.units * shards(split, mesh) * (1 + std::int64_t(random() % 3)));
   }
   return tensor;
 }
 
 // True if the rank holds this index of the dimension: its blocks are split among the axes, outermost first.
 bool holds_index(std::int64_t index, std::int64_t extent, const ir::Split& split, const ir::Mesh& mesh, int rank) {
-  std::int64_t in_block = index % (extent / split.blocks), length = extent / split.blocks;
+  const std::int64_t unit = extent / split.blocks.units;
+  std::int64_t in_block = index, block = 0;
+  while (in_block >= unit * split.blocks.width(block)) in_block -= unit * split.blocks.width(block++);
+  std::int64_t length = unit * split.blocks.width(block);
   for (const ir::Axis axis : split.axes) {
     length /= mesh[axis];
     if (in_block / length != mesh.coordinate(rank, axis)) return false;
@@ -306,9 +326,11 @@ TEST_CASE("held elements: whole dimensions merge into long runs") {
   CHECK(ir::held_elements({8, 1000, 1000}, std::nullopt, mesh, 6) == std::vector<HeldRun>{{0, 0, 8'000'000}});
   const ir::Sharding experts{{{{ir::Axis::expert}}, {}, {}}, {}};
   CHECK(ir::held_elements({8, 1000, 1000}, experts, mesh, 6) == std::vector<HeldRun>{{4'000'000, 0, 4'000'000}});
-  const ir::Sharding heads{{{{tensor}, 3}, {}}, {}};
+  const ir::Sharding heads{{{{tensor}, 3}, {}}, {}}, groups{{{{tensor}, ir::Blocks::of({2, 1, 1})}, {}}, {}};
   CHECK(ir::held_elements({48, 100}, heads, mesh, 6) ==
         std::vector<HeldRun>{{800, 0, 400}, {2400, 400, 400}, {4000, 800, 400}});
+  CHECK(ir::held_elements({48, 100}, groups, mesh, 6) ==
+        std::vector<HeldRun>{{1200, 0, 600}, {3000, 600, 300}, {4200, 900, 300}});
   CHECK(ir::held_elements({2, 8}, on_last(2, {{tensor}}), mesh, 6) == std::vector<HeldRun>{{4, 0, 2}, {12, 2, 2}});
   CHECK(ir::held_elements({0, 8}, on_last(2, {{tensor}}), mesh, 6).empty());
   CHECK(ir::held_elements({}, std::nullopt, mesh, 6) == std::vector<HeldRun>{{0, 0, 1}});

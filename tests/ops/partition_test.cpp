@@ -61,27 +61,35 @@ bool applies(const PartitionRow& row, const ops::OpDef& op, const ops::Sample& s
   });
 }
 
-// The units of an axis that are split: an index of each block.
-std::int64_t units(const GuardedTensor& tensor, ops::Axis axis) {
-  return tensor.shape()[ops::index_of(axis, tensor.shape().rank())] / ops::blocks_of(axis);
+// The units of an axis that are split: an index of each block, which is as many elements of it as the block is wide.
+std::int64_t units(const GuardedTensor& tensor, ops::Axis axis, const ir::Blocks& blocks) {
+  return tensor.shape()[ops::index_of(axis, tensor.shape().rank())] / blocks.units;
+}
+
+// The units [begin, end) of a block.
+GuardedTensor slice_of_block(const GuardedTensor& tensor, ops::Axis axis, const ir::Blocks& blocks, std::int64_t block,
+                             std::int64_t begin, std::int64_t end) {
+  std::int64_t first = 0;
+  for (std::int64_t b = 0; b < block; ++b) first += blocks.width(b) * units(tensor, axis, blocks);
+  return slice(tensor, ops::index_of(axis, tensor.shape().rank()), first + blocks.width(block) * begin,
+               first + blocks.width(block) * end);
 }
 
 // The units [begin, end) of each block.
-GuardedTensor slice_along(const GuardedTensor& tensor, ops::Axis axis, std::int64_t begin, std::int64_t end) {
-  const int index = ops::index_of(axis, tensor.shape().rank());
-  std::vector<GuardedTensor> blocks;
-  for (std::int64_t block = 0; block < ops::blocks_of(axis); ++block)
-    blocks.push_back(slice(tensor, index, block * units(tensor, axis) + begin, block * units(tensor, axis) + end));
-  return join(blocks, index);
+GuardedTensor slice_along(const GuardedTensor& tensor, ops::Axis axis, const ir::Blocks& blocks, std::int64_t begin,
+                          std::int64_t end) {
+  std::vector<GuardedTensor> pieces;
+  for (std::int64_t block = 0; block < blocks.count(); ++block)
+    pieces.push_back(slice_of_block(tensor, axis, blocks, block, begin, end));
+  return join(pieces, ops::index_of(axis, tensor.shape().rank()));
 }
 
-GuardedTensor join_along(const std::vector<GuardedTensor>& parts, ops::Axis axis) {
-  const int index = ops::index_of(axis, parts[0].shape().rank());
+GuardedTensor join_along(const std::vector<GuardedTensor>& parts, ops::Axis axis, const ir::Blocks& blocks) {
   std::vector<GuardedTensor> pieces;
-  for (std::int64_t block = 0; block < ops::blocks_of(axis); ++block)
+  for (std::int64_t block = 0; block < blocks.count(); ++block)
     for (const GuardedTensor& part : parts)
-      pieces.push_back(slice(part, index, block * units(part, axis), (block + 1) * units(part, axis)));
-  return join(pieces, index);
+      pieces.push_back(slice_of_block(part, axis, blocks, block, 0, units(part, axis, blocks)));
+  return join(pieces, ops::index_of(axis, parts[0].shape().rank()));
 }
 
 GuardedTensor zeros(const ir::TensorType& type) {
@@ -134,9 +142,11 @@ class Split {
   std::int64_t extent() const {
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
     for (std::size_t i = 0; i < operands_.size(); ++i)
-      if (ops::is_split(row_.operands[i])) least = std::min(least, units(operands_[i], row_.operands[i]));
+      if (ops::is_split(row_.operands[i]))
+        least = std::min(least, units(operands_[i], row_.operands[i], blocks(row_.operands[i])));
     for (std::size_t r = 0; r < whole_.results.size(); ++r)
-      if (ops::is_split(row_.results[r])) least = std::min(least, units(whole_.results[r], row_.results[r]));
+      if (ops::is_split(row_.results[r]))
+        least = std::min(least, units(whole_.results[r], row_.results[r], blocks(row_.results[r])));
     if (least < std::numeric_limits<std::int64_t>::max()) return least;
     return route_.exists() ? route_.tokens() : 2;  // summands of tensors that are no tokens' have no extent
   }
@@ -195,6 +205,8 @@ class Split {
     }
     return run(op_, std::move(operands), attributes, bound);
   }
+
+  ir::Blocks blocks(ops::Axis entry) const { return ops::blocks_of(row_, entry, sample_.attributes); }
 
   static ir::TensorType type_of_part(const GuardedTensor& whole, ops::Axis entry, const Bounds& bounds) {
     ir::TensorType type = whole.type();
@@ -282,8 +294,8 @@ class Split {
     const bool given = i < int(operands_.size());
     if (ops::is_split(axis)) {
       if (!given) return std::nullopt;
-      const std::int64_t extent = units(operands_[std::size_t(i)], axis);
-      return slice_along(operands_[std::size_t(i)], axis, extent * begin / all, extent * end / all);
+      const std::int64_t extent = units(operands_[std::size_t(i)], axis, blocks(axis));
+      return slice_along(operands_[std::size_t(i)], axis, blocks(axis), extent * begin / all, extent * end / all);
     }
     if (axis == ops::partial && given) return summand(operands_[std::size_t(i)], all / (end - begin));
     if (axis == ops::once && given && begin > 0) return zeros(operands_[std::size_t(i)].type());
@@ -320,7 +332,7 @@ class Split {
     } else if (ops::is_split(axis)) {
       std::vector<GuardedTensor> parts;
       for (const Outcome& part : parts_) parts.push_back(part.results[r]);
-      CHECK(join_along(parts, axis).same_bytes(whole));
+      CHECK(join_along(parts, axis, blocks(axis)).same_bytes(whole));
     } else if (whole.type().dtype == DType::i32) {
       check_rows(r);
     } else if (shared_operand(r) >= 0) {

@@ -58,6 +58,11 @@ TEST_CASE("shares: n divides the axes, and the shares fit the op") {
   CHECK_FALSE(shares(attention, 0, 3));
   for (std::int64_t n : {1, 2, 3, 6}) CHECK(shares(attention, 1, n));  // heads
   for (std::int64_t n : {4, 12}) CHECK_FALSE(shares(attention, 1, n));
+  const char* grouped =
+      "input @qkv : f32[4,6,40]\n"
+      "%0 : f32[4,6,24], %1 : f32[4,12,6] = attention(@qkv) {heads=4, group=3}  # compute forward\n";
+  for (std::int64_t n : {1, 2, 4}) CHECK(shares(grouped, 1, n));  // heads of keys
+  for (std::int64_t n : {3, 8, 12}) CHECK_FALSE(shares(grouped, 1, n));
 
   const char* linear =
       "input @x : f32[4,6,8]\nparameter @w : f32[10,8]\n%0 : f32[4,6,10] = linear(@x, @w)  # compute forward\n";

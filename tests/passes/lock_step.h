@@ -24,12 +24,12 @@ inline std::optional<passes::Reshard> reshard_of(const ir::Program& program, con
     step.after = program.type(at.results[0]);
     const bool gathers = kind == Kind::all_gather, swaps = kind == Kind::swap_shards;
     (gathers ? step.from : step.to) = int(at.attributes.integer("axis", -1));
-    (gathers ? step.from_blocks : step.to_blocks) = at.attributes.integer("blocks", 1);
+    (gathers ? step.from_blocks : step.to_blocks) = at.attributes.blocks("blocks");
     if (swaps) {
       step.from = int(at.attributes.integer("from"));
-      step.from_blocks = at.attributes.integer("from_blocks", 1);
+      step.from_blocks = at.attributes.blocks("from_blocks");
       step.to = int(at.attributes.integer("to"));
-      step.to_blocks = at.attributes.integer("to_blocks", 1);
+      step.to_blocks = at.attributes.blocks("to_blocks");
     }
     return step;
   }
@@ -95,7 +95,8 @@ class LockStep {
                          &window = program_.type((joins ? at.operands : at.results)[0]);
     const ir::Axes axes = ir::group_of(at, mesh_);
     const auto dimension = std::size_t(at.attributes.integer("axis"));
-    const std::int64_t shards = at.attributes.integer("shards"), blocks = at.attributes.integer("blocks", 1);
+    const std::int64_t shards = at.attributes.integer("shards");
+    const ir::Blocks blocks = at.attributes.blocks("blocks");
     std::vector<DoubleTensor> made(std::size_t(mesh_.ranks()), DoubleTensor{joins ? whole : window, {}});
     for (int rank = 0; rank < mesh_.ranks(); ++rank) {
       std::vector<double>& values = made[std::size_t(rank)].values;

@@ -185,26 +185,27 @@ namespace {
 
 using ir::Sharding;
 
-Sharding row_sharding(ops::Axis entry, int rank, Axis axis) {
+Sharding row_sharding(ops::Axis entry, const ir::Blocks& packed, int rank, Axis axis) {
   Sharding sharding = Sharding::whole(std::size_t(rank));
   if (entry == ops::partial || entry == ops::accumulated) sharding.partial.add(axis);
   if (!ops::is_split(entry)) return sharding;
-  sharding.dimensions[std::size_t(ops::index_of(entry, rank))] = {{axis}, ops::blocks_of(entry)};
+  sharding.dimensions[std::size_t(ops::index_of(entry, rank))] = {{axis}, entry == ops::packed ? packed : 1};
   return sharding;
 }
 
 // A Program of one instruction, sharded as a row says.
 ir::Program program_of(const ops::OpDef& op, const ops::Sample& sample, const ops::PartitionRow& row, Axis axis) {
   ir::Program program;
+  const ir::Blocks packed = ops::blocks_of(row, ops::packed, sample.attributes);
   std::vector<ir::TensorId> operands;
   for (std::size_t i = 0; i < sample.operands.size(); ++i) {
     const ir::TensorType& type = sample.operands[i].type;
     operands.push_back(program.add_named(ir::TensorKind::parameter, fmt::format("x{}", i), type));
-    program[operands[i]].sharding = row_sharding(row.operands[i], type.shape.rank(), axis);
+    program[operands[i]].sharding = row_sharding(row.operands[i], packed, type.shape.rank(), axis);
   }
   const auto results = ops::append(program, op.name, operands, sample.attributes, ir::Role::forward, "row");
   for (std::size_t r = 0; r < results.size(); ++r) {
-    program[results[r]].sharding = row_sharding(row.results[r], program.type(results[r]).shape.rank(), axis);
+    program[results[r]].sharding = row_sharding(row.results[r], packed, program.type(results[r]).shape.rank(), axis);
     program.add_output(fmt::format("y{}", r), results[r]);
   }
   return program;

@@ -67,8 +67,11 @@ class RandomProgram {
       case 0:
         return append("layer_norm", {x, weight({width_}), weight({width_})}, {{"eps", 1e-5}})[0];
       case 1: {
-        const ir::TensorId qkv = linear(x, 3 * width_);
-        return linear(append("attention", {qkv}, {{"heads", one_of({2, 4})}})[0], width_);
+        const std::int64_t heads = one_of({2, 4}), group = one_of({1, 2});
+        ir::Attributes attributes{{"heads", heads}};
+        if (group > 1) attributes.set("group", group);
+        const ir::TensorId qkv = linear(x, (group + 2) * width_);
+        return linear(append("attention", {qkv}, attributes)[0], width_);
       }
       default:
         return linear(append("gelu", {linear(x, one_of({8, 16}))})[0], width_);
@@ -92,7 +95,9 @@ class RandomProgram {
         sharding.partial.add(axis);
     }
     for (ir::Split& split : sharding.dimensions)
-      if (!split.axes.empty()) split.blocks = one_of({1, 1, 2, 3});
+      if (!split.axes.empty())
+        split.blocks =
+            std::array{ir::Blocks(1), ir::Blocks(2), ir::Blocks(3), ir::Blocks::of({2, 1, 1})}[std::size_t(below(4))];
     return sharding;
   }
 

@@ -17,7 +17,7 @@ using passes::Reshard;
 namespace {
 
 // All shardings of a shape: each axis splits one of the dimensions, after others or before them, is summed over, or
-// holds copies; dimensions in 1 to `blocks` blocks.
+// holds copies; dimensions in blocks of 1 to `blocks` units, of which 3 are two blocks.
 class AllShardings {
  public:
   AllShardings(const Shape& shape, const Mesh& mesh, std::int64_t blocks)
@@ -49,7 +49,7 @@ class AllShardings {
     }
     const bool split = !sharding.dimensions[d].axes.empty();
     for (std::int64_t blocks = 1; blocks <= (split ? blocks_ : 1); ++blocks) {
-      sharding.dimensions[d].blocks = blocks;
+      sharding.dimensions[d].blocks = blocks == 3 ? ir::Blocks::of({1, 2}) : ir::Blocks(blocks);
       in_blocks(d + 1, sharding);
     }
   }
@@ -209,6 +209,7 @@ std::string steps(const Shape& shape, const Sharding& from, const Sharding& to) 
 TEST_CASE("reshard steps: every pair of shardings, by values") {
   CHECK(check_all_pairs({8, 16}, mesh_of(1, 1, 2), 4) == 8 * 8);
   CHECK(check_all_pairs({12, 6}, mesh_of(2, 1, 3), 2) > 300);
+  CHECK(check_all_pairs({12, 24}, mesh_of(2, 1, 2), 3) > 300);
   CHECK(check_all_pairs({2, 4, 2}, mesh_of(1, 2, 2), 2) > 300);
   CHECK(check_all_pairs({4, 8}, mesh_of(4, 1, 2), 1) == 16 * 16);
   CHECK(check_all_pairs({8, 8}, mesh_of(2, 2, 2), 1) == 92 * 92);
@@ -218,6 +219,7 @@ TEST_CASE("reshard steps: every pair of shardings, by values") {
 TEST_CASE("reshard steps: no way over shardings between the two is cheaper") {
   CHECK(dearer_pairs({8, 16}, mesh_of(1, 1, 2), 4) == 0);
   CHECK(dearer_pairs({12, 6}, mesh_of(2, 1, 3), 1) == 0);
+  CHECK(dearer_pairs({12}, mesh_of(2, 1, 2), 3) == 0);
   CHECK(dearer_pairs({2, 4, 2}, mesh_of(1, 2, 2), 1) == 0);
   CHECK(dearer_pairs({4, 8}, mesh_of(4, 1, 2), 1) == 0);
   CHECK(dearer_pairs({8, 8}, mesh_of(2, 2, 2), 1) == 0);

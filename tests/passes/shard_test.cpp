@@ -235,6 +235,11 @@ TEST_CASE("shard: heads of attention are split in blocks, if the axes divide the
        {text("3x8{tensor}", "8", "2", 2), text("24", "8{tensor}", "2", 2), text("24", "8", "2{tensor}", 2)})
     CHECK(sharded(open).find("@qkv : f32[2,4,3x8{tensor}]\n%0 : f32[2,4,8{tensor}], %1 : f32[2,2{tensor},4] =") !=
           std::string::npos);
+  // Heads of queries go with the head of keys that they read.
+  for (const char* qkv : {"2+1+1x8{tensor}", "32"})
+    CHECK(sharded(replaced(text(qkv, qkv[1] == '+' ? "16" : "16{tensor}", "4", 2), "heads=2", "heads=2, group=2"))
+              .find("@qkv : f32[2,4,2+1+1x8{tensor}]\n%0 : f32[2,4,16{tensor}], %1 : f32[2,4{tensor},4] =") !=
+          std::string::npos);
   // 24{tensor} would part queries from keys, and 6x4{tensor} the features of a head.
   for (const char* qkv : {"24{tensor}", "6x4{tensor}"})
     CHECK(sharded(text(qkv, "8", "2", 2)).find("%0 : f32[2,4,8] whole, %1 : f32[2,2,4] whole") != std::string::npos);

@@ -1,6 +1,7 @@
 // Tensors spread over the ranks of a mesh, by definition: what an element of a shard is in the whole. In double.
 #pragma once
 #include <cmath>
+#include <stdexcept>
 #include <vector>
 
 #include "lancet/ir/sharding.h"
@@ -25,11 +26,16 @@ inline std::size_t offset_of(const Shape& shape, const std::vector<std::int64_t>
   return std::size_t(at);
 }
 
-// Element i of shard `place` of `shards`, which split each of `blocks` blocks of `extent` elements: its place in all.
+// Element i of shard `place` of `shards`, which split each block of `extent` elements: its place in all.
 inline std::int64_t in_whole(std::int64_t i, std::int64_t extent, std::int64_t shards, std::int64_t place,
-                             std::int64_t blocks) {
-  const std::int64_t of_block = extent / blocks, of_shard = of_block / shards;
-  return i / of_shard * of_block + place * of_shard + i % of_shard;
+                             const ir::Blocks& blocks) {
+  std::int64_t begin = 0;  // of a block in all; i counts from its shard's begin
+  for (std::int64_t b = 0;; ++b) {
+    const std::int64_t of_block = extent / blocks.units * blocks.width(b), of_shard = of_block / shards;
+    if (i < of_shard) return begin + place * of_shard + i;
+    begin += of_block;
+    i -= of_shard;
+  }
 }
 
 // Which element of the whole tensor a rank's element is.
@@ -104,10 +110,14 @@ inline int source_of(const passes::Reshard& step, const ir::Mesh& mesh, int rank
   }
   if (step.from < 0) return rank;
   const auto d = std::size_t(step.from);
-  const std::int64_t of_block = step.after.shape[step.from] / step.from_blocks, of_shard = of_block / step.ranks;
-  const std::int64_t block = index[d] / of_block, inside = index[d] % of_block;
-  index[d] = block * of_shard + inside % of_shard;
-  return mesh.group(rank, step.axes)[std::size_t(inside / of_shard)];
+  const std::int64_t extent = step.after.shape[step.from];
+  for (std::int64_t place = 0; place < step.ranks; ++place)
+    for (std::int64_t i = 0; i < extent / step.ranks; ++i)
+      if (in_whole(i, extent, step.ranks, place, step.from_blocks) == index[d]) {
+        index[d] = i;
+        return mesh.group(rank, step.axes)[std::size_t(place)];
+      }
+  throw std::logic_error("an index of no rank");
 }
 
 // What each rank holds after a step.

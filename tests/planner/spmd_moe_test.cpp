@@ -45,7 +45,7 @@ config::Model moe_model(const MoeCase& c) {
 int batch_ranks(const MoeCase& c) { return c.split_tokens ? c.mesh.size({Axis::data, Axis::expert}) : 1; }
 
 void annotate(ir::Program& program, const std::string& name, int dimension, std::vector<Axis> axes,
-              std::int64_t blocks = 1) {
+              const ir::Blocks& blocks = 1) {
   ir::Tensor& tensor = program[program.find(name)];
   if (!tensor.sharding) tensor.sharding = Sharding::whole(std::size_t(tensor.type.shape.rank()));
   tensor.sharding->dimensions[std::size_t(dimension)] = Split{std::move(axes), blocks};

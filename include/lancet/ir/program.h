@@ -133,6 +133,9 @@ class Attributes {
   double real(std::string_view name) const;
   double real(std::string_view name, double missing) const { return has(name) ? real(name) : missing; }
   const std::string& text(std::string_view name) const;
+  // The blocks of a dimension: an integer, or the text of unlike ones. A list has no entry for a single block.
+  Blocks blocks(std::string_view name) const;
+  void set_blocks(std::string_view name, const Blocks& blocks);
   const Items& items() const;
   friend bool operator==(const Attributes& a, const Attributes& b) { return a.items() == b.items(); }
 

@@ -5,9 +5,10 @@
 // split block by block: 3x256{tensor} has the 768 features of queries, keys and values, and each rank has a share of
 // all three. A tensor that is partial over axes is the sum of the tensors on the ranks of one group of these axes.
 // Axes that are named nowhere hold copies. No axis is named twice, neither by two dimensions nor by one and `partial`.
-//     bf16[64{data,expert},512,768]      f32[3072{tensor},768] partial{data,expert}      f32[3x256{tensor}]
+//     bf16[64{data,expert},512,768]      f32[3072{tensor},768] partial{data,expert}      f32[4+1+1x256{tensor}]
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,9 +22,29 @@
 
 namespace lancet::ir {
 
+// Blocks side by side in a dimension, counted in units of one extent: `units` blocks of a unit each, or blocks of
+// unlike widths. The text is "3" or "4+1+1".
+struct Blocks {
+  std::int64_t units = 1;
+  std::vector<std::int64_t> widths = {};  // in units, whose sum they are; unlike and without a common factor, or none
+
+  Blocks(std::int64_t equal = 1) : units(equal) {}     // NOLINT(google-explicit-constructor): most blocks are equal
+  static Blocks of(std::vector<std::int64_t> widths);  // relative ones of at least 1, at least one of them
+  std::int64_t count() const { return widths.empty() ? units : std::int64_t(widths.size()); }
+  std::int64_t width(std::int64_t block) const { return widths.empty() ? 1 : widths[std::size_t(block)]; }
+  // The extent of a unit in a dimension; none if the blocks do not divide it.
+  std::optional<std::int64_t> unit_of(std::int64_t extent) const {
+    return units < 1 || extent % units != 0 ? std::nullopt : std::optional(extent / units);
+  }
+  friend auto operator<=>(const Blocks&, const Blocks&) = default;
+};
+std::string to_string(const Blocks& blocks);
+// What to_string() writes for blocks of at least one unit; none for any other text.
+std::optional<Blocks> parse_blocks(std::string_view text);
+
 struct Split {
   std::vector<Axis> axes = {};  // outermost first; empty: the dimension is whole
-  std::int64_t blocks = 1;      // 1 where axes is empty
+  Blocks blocks = {};           // 1 where axes is empty
   friend bool operator==(const Split&, const Split&) = default;
 };
 
@@ -37,7 +58,7 @@ struct Sharding {
   friend bool operator==(const Sharding&, const Sharding&) = default;
 };
 
-// One dimension as the text has it: "64{data,expert}", "3x256{tensor}", or "512" where it is whole.
+// One dimension as the text has it: "64{data,expert}", "3x256{tensor}", "4+1+1x256{tensor}"; "512" where it is whole.
 struct Dimension {
   std::int64_t extent = 0;
   Split split = {};

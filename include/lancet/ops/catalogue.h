@@ -33,9 +33,13 @@ bool moves(const ir::Instruction& instruction, Axis axis);
 // True if some row of the instruction's op divides this attribute among parts in time.
 bool is_divided(const ir::Instruction& instruction, std::string_view attribute);
 
-// True if the row's index has the same extent in all tensors, so that they can be split in the same blocks beside those
-// that the row itself names. False for attention's heads, which are 12 of one tensor and 12 x 64 features of another.
+// True if the row's index has the same extent in all tensors, so that they can be split in the same blocks. False for
+// attention's heads, which are 12 of one tensor and 12 x 64 features of another.
 bool has_one_extent(std::span<const TensorType> operands, std::span<const TensorType> results, const PartitionRow& row);
+
+// The blocks in which an entry of the row splits its axis, in an instruction with these attributes: 1 if the entry is
+// not `packed`.
+ir::Blocks blocks_of(const PartitionRow& row, Axis axis, const Attributes& attributes);
 
 // The attributes of each of n equal parts, in time or in space, that a row makes of an instruction with `attributes`.
 // Those that the row divides are rounded down, since some are expected numbers (tokens).

@@ -57,9 +57,8 @@ class GradientContext {
 // run one after the other, or in space, in shards that run on different ranks; what is said of parts holds for both.
 using Axis = std::int8_t;
 inline constexpr Axis last = 64;    // the last axis of a tensor of any rank is split
-inline constexpr Axis packed = 65;  // so is each of the packed_blocks blocks side by side that make up the last axis
-inline constexpr std::int64_t packed_blocks = 3;  // queries, keys and values
-inline constexpr Axis none = -1;                  // every part reads the whole operand, or makes the whole result
+inline constexpr Axis packed = 65;  // so is each of the blocks side by side that make up the last axis (PartitionRow)
+inline constexpr Axis none = -1;    // every part reads the whole operand, or makes the whole result
 // Every part works on the slots that its tokens fill, in memory of full size (the paper's A_irr). Of i32, which say
 // what slots or rows these are, every part has a tensor of its own.
 inline constexpr Axis irregular = -2;
@@ -81,11 +80,16 @@ inline constexpr Axis once = -6;
 constexpr bool is_split(Axis axis) { return axis >= 0; }
 // The index of the axis of a tensor of that rank, for an entry that names one; it may be past the end.
 constexpr int index_of(Axis axis, int rank) { return axis == last || axis == packed ? rank - 1 : axis; }
-// The blocks of the axis, each of which is split.
-constexpr std::int64_t blocks_of(Axis axis) { return axis == packed ? packed_blocks : 1; }
 
 // Whether the parts of a row are parts in time, shards in space or either.
 enum class SplitIn : std::uint8_t { time, space, both };
+
+// The width of a block beside others, relative to theirs: a number, or an attribute, which is 1 where there is none.
+struct BlockWidth {
+  std::int64_t constant = 1;
+  std::string_view attribute = {};
+  friend bool operator==(const BlockWidth&, const BlockWidth&) = default;
+};
 
 // One way to split an instruction in parts: the axis of each operand and of each result, and the attributes that count
 // what is split, of which a part has its share. Entries of operands that the instruction does not have are ignored; an
@@ -106,6 +110,7 @@ struct PartitionRow {
   std::vector<std::string_view> divided = {};
   bool placed = false;
   std::vector<const PartitionRow*> body = {};  // of a repeat: the rows of the instructions of its body
+  std::vector<BlockWidth> packed = {};         // the blocks of entries that are `packed`; others have none
   bool in_time() const { return in != SplitIn::space; }
   bool in_space() const { return in != SplitIn::time; }
 };
@@ -161,8 +166,9 @@ struct Sample {
 //   "x[b,s,d] gamma:f32[d] beta:f32[d] -> y[b,s,d] stats:f32[b,s,2]"
 //   type: f32, bf16 or i32; without one that of the activations, f32 or bf16, the same for all; any: also i32, the same
 //     for all; @dtype: what the attribute says
-//   extent: a product, outermost factor first, of numbers, axes, and @attributes; `[...,k]`: any axes before k,
-//     the same for all; `[e,*]`: any extent from 2 on, in samples 2
+//   extent: a product, outermost factor first, of numbers, axes and @attributes; of these `@group?` is 1 where there is
+//     none; the first factor may be a sum of numbers and attributes in parentheses, the widths of blocks side by side;
+//     `[...,k]`: any axes before k, the same for all; `[e,*]`: any extent from 2 on, in samples 2
 //   operand: `b?` is optional, and so are those after it; `&w` is updated in place
 //   result: `dx@dy` is in the memory of dy; `+dw` adds onto an accumulator, if the instruction has accumulators, which
 //     follow the operands; `db?bias` exists if the attribute bias is not 0, `db?!bias` if it is
@@ -171,10 +177,10 @@ struct Sample {
 // cuts: the partition rows, with commas between them: "b, s, n time, v placed wpe=once". A row names the axes that are
 // cut together, joined by +; `~`: the experts' slots; a number: an axis of [...]; -: none. Then follow time, space
 // (both without a word), or placed; "/tokens", an attribute that is divided; and what names an entry that is not as
-// follows. A tensor is split where the axis is the outermost factor of an extent, or the factor after packed_blocks. An
-// operand without the axis is whole, a result without it is the sum of the parts (partial), or accumulated. A cut of
-// slots in time is irregular; in space the counts are partial. Words for entries: whole, once, partial, irregular,
-// cumulative.
+// follows. A tensor is split where the axis is the outermost factor of an extent, or the factor after blocks: a number
+// n, which is n equal ones, or a sum of widths. An operand without the axis is whole, a result without it is the sum of
+// the parts (partial), or accumulated. A cut of slots in time is irregular; in space the counts are partial. Words for
+// entries: whole, once, partial, irregular, cumulative.
 struct Form {
   std::string_view signature, cuts = {};
 };

@@ -32,7 +32,7 @@ struct Reshard {
   int ranks = 1;       // of one group
   int from = -1;       // the dimension that becomes longer: all_gather, swap_shards
   int to = -1;         // the dimension that becomes shorter: take_shard, swap_shards, reduce_scatter
-  std::int64_t from_blocks = 1, to_blocks = 1;
+  ir::Blocks from_blocks = {}, to_blocks = {};
   ir::TensorType before = {}, after = {};  // of one rank's tensor
   ir::Sharding sharding = {};              // of the tensor, after this step
 };

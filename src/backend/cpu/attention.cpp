@@ -1,5 +1,8 @@
 // Each thread computes whole heads. Key panels that the causal mask discards entirely are not computed.
 //
+// Grouped queries: forward, a thread packs keys and values once for the heads of queries that it has of a group.
+// Backward, it has the whole group, whose gradients of keys and values add up in the same f32 sums.
+//
 // Forward: for a block of queries, one per SIMD lane of a tile, the scores are computed transposed, [keys, queries]. So
 // the softmax over keys runs down the lanes without a sum across them, and the exponentials are written as the packed
 // operand (tile.h) of the product with V. That product, [features, queries], is divided by the softmax's sums and
@@ -53,14 +56,17 @@ struct Extents {
   explicit Extents(const AttentionDesc& d)
       : sequence(d.sequence),
         head_dim(d.head_dim),
-        stride(3 * d.heads * d.head_dim),
-        out_stride(d.heads * d.head_dim),
+        stride((d.group + 2) * d.heads * d.head_dim),
+        out_stride(d.group * d.heads * d.head_dim),
+        keys(out_stride),
+        values(keys + d.heads * d.head_dim),
         key_panels(divide_up(sequence, kTileRows)),
         feature_panels(divide_up(head_dim, kTileRows)),
         feature_columns(divide_up(head_dim, kTileColumns) * kTileColumns),
         scale(1.f / std::sqrt(static_cast<float>(head_dim))) {}
   std::int64_t sequence, head_dim;
   std::int64_t stride, out_stride;          // elements between positions in qkv, in out
+  std::int64_t keys, values;                // the columns of qkv where they begin
   std::int64_t key_panels, feature_panels;  // of kTileRows
   std::int64_t feature_columns;             // head_dim rounded up to tiles
   float scale;
@@ -169,10 +175,13 @@ class Forward {
   }
   std::size_t bytes() const { return bytes_; }
 
-  // q: the head's queries; its keys follow at q + next, its values at q + 2 * next.
-  void head(const T* q, std::int64_t next, T* out, float* lse) {
-    pack_.positions(q + next, x_.stride, keys_);
-    pack_.features(q + 2 * next, x_.stride, values_);
+  // A head of queries, with the keys and values that it reads.
+  void head(const T* q, const T* k, const T* v, T* out, float* lse) {
+    if (packed_ != k) {
+      pack_.positions(k, x_.stride, keys_);
+      pack_.features(v, x_.stride, values_);
+      packed_ = k;
+    }
     for (std::int64_t q0 = 0; q0 < x_.sequence; q0 += kQueries) {
       const int count = static_cast<int>(std::min<std::int64_t>(kQueries, x_.sequence - q0));
       pack_.lanes(q + q0 * x_.stride, x_.stride, count, queries_);
@@ -219,6 +228,7 @@ class Forward {
   const Extents& x_;
   Packer<T> pack_;
   Unit *keys_, *values_, *queries_, *probabilities_;
+  const T* packed_ = nullptr;  // the keys that are in keys_
   float *scores_, *result_;
   alignas(64) float inverse_[kQueries], lse_[kQueries];
   std::size_t bytes_;
@@ -253,20 +263,27 @@ class Backward {
   }
   std::size_t bytes() const { return bytes_; }
 
-  void head(const T* dout, const T* q, std::int64_t next, const T* out, const float* lse, T* dq) {
-    pack_.positions(q + next, x_.stride, keys_);
-    pack_.positions(q + 2 * next, x_.stride, values_);
-    pack_.features(q + next, x_.stride, key_features_);
+  // A head of keys and the group of neighbouring heads of queries that read it. k, v, dk and dv are as far behind q and
+  // dq of the first of them as `keys` and `values` say.
+  void heads(std::int64_t group, const T* dout, const T* q, std::int64_t keys, std::int64_t values, const T* out,
+             const float* lse, T* dq) {
+    pack_.positions(q + keys, x_.stride, keys_);
+    pack_.positions(q + values, x_.stride, values_);
+    pack_.features(q + keys, x_.stride, key_features_);
     const std::int64_t sums = x_.key_panels * kTileRows * x_.feature_columns;
     std::fill_n(dk_, sums, 0.f);
     std::fill_n(dv_, sums, 0.f);
-    for (std::int64_t s0 = 0; s0 < x_.sequence; s0 += kStep) {
-      const std::int64_t count = std::min<std::int64_t>(kStep, x_.sequence - s0);
-      for (int b = 0; b < kBlocks; ++b) block(b, s0, count, dout, q, out, lse, dq);
-      sum_over_queries(s0, count, dout, q);
+    for (std::int64_t g = 0; g < group; ++g) {
+      const std::int64_t column = g * x_.head_dim;
+      for (std::int64_t s0 = 0; s0 < x_.sequence; s0 += kStep) {
+        const std::int64_t count = std::min<std::int64_t>(kStep, x_.sequence - s0);
+        for (int b = 0; b < kBlocks; ++b)
+          block(b, s0, count, dout + column, q + column, out + column, lse + g * x_.sequence, dq + column);
+        sum_over_queries(s0, count, dout + column, q + column);
+      }
     }
-    store_rows(dk_, dq + next);
-    store_rows(dv_, dq + 2 * next);
+    store_rows(dk_, dq + keys);
+    store_rows(dv_, dq + values);
   }
 
  private:
@@ -382,48 +399,51 @@ class Backward {
   std::size_t bytes_;
 };
 
-// Calls f(kernel, batch, head) for all heads, divided among the caller's threads; makes one Kernel per thread.
+// Calls f(kernel, batch, head) for all of `heads` heads, divided among the caller's threads; makes one Kernel per
+// thread.
 template <class Kernel, class F>
-void for_each_head(const AttentionDesc& d, void* workspace, F&& f) {
+void for_each_head(const AttentionDesc& d, std::int64_t heads, void* workspace, F&& f) {
   const Extents x(d);
-  const std::int64_t heads = d.batch * d.heads;
-  const std::int64_t team = std::min<std::int64_t>(threads(), heads);
+  const std::int64_t all = d.batch * heads, team = std::min<std::int64_t>(threads(), all);
   parallel_for(team, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t slot = begin; slot < end; ++slot) {
       const std::size_t bytes = Kernel(x, nullptr).bytes();
       Kernel kernel(x, static_cast<std::byte*>(workspace) + static_cast<std::size_t>(slot) * bytes);
-      for (std::int64_t i = heads * slot / team; i < heads * (slot + 1) / team; ++i)
-        f(kernel, i / d.heads, i % d.heads);
+      for (std::int64_t i = all * slot / team; i < all * (slot + 1) / team; ++i) f(kernel, i / heads, i % heads);
     }
   });
 }
 
 template <class T>
 void forward(const AttentionDesc& d, const void* qkv, void* out, float* lse, void* workspace) {
-  const std::int64_t width = d.heads * d.head_dim;
-  for_each_head<Forward<T>>(d, workspace, [&](Forward<T>& kernel, std::int64_t batch, std::int64_t head) {
+  const std::int64_t queries = d.group * d.heads;
+  const Extents x(d);
+  for_each_head<Forward<T>>(d, queries, workspace, [&](Forward<T>& kernel, std::int64_t batch, std::int64_t head) {
     const std::int64_t row = batch * d.sequence, column = head * d.head_dim;
-    kernel.head(static_cast<const T*>(qkv) + row * 3 * width + column, width,
-                static_cast<T*>(out) + row * width + column, lse + (batch * d.heads + head) * d.sequence);
+    const T* q = static_cast<const T*>(qkv) + row * x.stride;
+    const std::int64_t of_key = head / d.group * d.head_dim;
+    kernel.head(q + column, q + x.keys + of_key, q + x.values + of_key,
+                static_cast<T*>(out) + row * x.out_stride + column, lse + (batch * queries + head) * d.sequence);
   });
 }
 
 template <class T>
 void backward(const AttentionDesc& d, const void* dout, const void* qkv, const void* out, const float* lse, void* dqkv,
               void* workspace) {
-  const std::int64_t width = d.heads * d.head_dim;
-  for_each_head<Backward<T>>(d, workspace, [&](Backward<T>& kernel, std::int64_t batch, std::int64_t head) {
-    const std::int64_t row = batch * d.sequence, column = head * d.head_dim;
-    kernel.head(static_cast<const T*>(dout) + row * width + column,
-                static_cast<const T*>(qkv) + row * 3 * width + column, width,
-                static_cast<const T*>(out) + row * width + column, lse + (batch * d.heads + head) * d.sequence,
-                static_cast<T*>(dqkv) + row * 3 * width + column);
+  const Extents x(d);
+  for_each_head<Backward<T>>(d, d.heads, workspace, [&](Backward<T>& kernel, std::int64_t batch, std::int64_t head) {
+    const std::int64_t row = batch * d.sequence, column = head * d.group * d.head_dim, of_key = head * d.head_dim;
+    const std::int64_t in_qkv = row * x.stride + column, in_out = row * x.out_stride + column;
+    kernel.heads(d.group, static_cast<const T*>(dout) + in_out, static_cast<const T*>(qkv) + in_qkv,
+                 x.keys + of_key - column, x.values + of_key - column, static_cast<const T*>(out) + in_out,
+                 lse + (batch * d.heads + head) * d.group * d.sequence, static_cast<T*>(dqkv) + in_qkv);
   });
 }
 
 void check(const AttentionDesc& d) {
-  LANCET_CHECK(d.batch >= 0 && d.sequence >= 1 && d.heads >= 1 && d.head_dim >= 1,
-               "attention over {} sequences of {}, {} heads of {}", d.batch, d.sequence, d.heads, d.head_dim);
+  LANCET_CHECK(d.batch >= 0 && d.sequence >= 1 && d.heads >= 1 && d.group >= 1 && d.head_dim >= 1,
+               "attention over {} sequences of {}, {} groups of {} heads of {}", d.batch, d.sequence, d.heads, d.group,
+               d.head_dim);
   LANCET_CHECK(d.dtype == DType::f32 || d.dtype == DType::bf16, "no attention in {}", name(d.dtype));
 }
 

@@ -133,15 +133,16 @@ class CudnnAttention : public Attention {
 
   Status run(Stream& stream, const AttentionTensors& tensors, std::byte* workspace) override {
     LANCET_ASSIGN(const Handle handle, Handle::on(static_cast<cudaStream_t>(stream.native())));
-    const std::int64_t heads = desc_.sequence * desc_.heads * desc_.head_dim, rows = desc_.sequence * desc_.heads;
+    const std::int64_t rows = desc_.sequence * desc_.group * desc_.heads, heads = rows * desc_.head_dim;
+    const std::int64_t packed = desc_.sequence * (desc_.group + 2) * desc_.heads * desc_.head_dim;
     for (std::int64_t first = 0; first < desc_.batch; first += plan_.desc.batch) {
       AttentionTensors piece = tensors;
-      piece.qkv = bytes(tensors.qkv) + first * 3 * heads * 2;
+      piece.qkv = bytes(tensors.qkv) + first * packed * 2;
       piece.out = bytes(tensors.out) + first * heads * 2;
       piece.lse = tensors.lse + first * rows;
       if (desc_.backward) {
         piece.dout = bytes(tensors.dout) + first * heads * 2;
-        piece.dqkv = bytes(tensors.dqkv) + first * 3 * heads * 2;
+        piece.dqkv = bytes(tensors.dqkv) + first * packed * 2;
       }
       if (dq_sums_bytes()) LANCET_TRY(stream.zero(workspace + padded(row_sums_bytes()), std::size_t(dq_sums_bytes())));
       LANCET_TRY(run_piece(handle.get(), piece, workspace));
@@ -152,7 +153,8 @@ class CudnnAttention : public Attention {
  private:
   static std::byte* bytes(const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); }
   std::int64_t row_sums_bytes() const {
-    return desc_.backward ? plan_.desc.batch * desc_.heads * desc_.sequence * std::int64_t(sizeof(float)) : 0;
+    const std::int64_t rows = plan_.desc.batch * desc_.group * desc_.heads * desc_.sequence;
+    return desc_.backward ? rows * std::int64_t(sizeof(float)) : 0;
   }
 
   std::int64_t dq_sums_bytes() const {
@@ -160,14 +162,14 @@ class CudnnAttention : public Attention {
   }
 
   Status run_piece(cudnnHandle_t handle, const AttentionTensors& t, std::byte* workspace) {
-    const std::int64_t apart = desc_.heads * desc_.head_dim * 2;  // from q to k to v of one position
+    const std::int64_t v_of_k = desc_.heads * desc_.head_dim * 2, k_of_q = desc_.group * v_of_k;  // of one position
     std::byte *qkv = bytes(t.qkv), *dqkv = bytes(t.dqkv);
     std::vector<std::int64_t> ids{id_q, id_k, id_v, id_out, id_lse, id_scale, id_masked};
-    std::vector<void*> addresses{qkv, qkv + apart, qkv + 2 * apart, t.out, t.lse, &scale_, &masked_};
+    std::vector<void*> addresses{qkv, qkv + k_of_q, qkv + k_of_q + v_of_k, t.out, t.lse, &scale_, &masked_};
     if (desc_.backward) {
       ids.insert(ids.end(), {id_dout, id_dq, id_dk, id_dv, id_row_sums, id_one});
-      addresses.insert(addresses.end(),
-                       {bytes(t.dout), dqkv, dqkv + apart, dqkv + 2 * apart, workspace, static_cast<void*>(&one_)});
+      addresses.insert(addresses.end(), {bytes(t.dout), dqkv, dqkv + k_of_q, dqkv + k_of_q + v_of_k, workspace,
+                                         static_cast<void*>(&one_)});
     }
     workspace += padded(row_sums_bytes());
     if (dq_sums_bytes()) {

@@ -12,16 +12,20 @@ constexpr cudnnDataType_t bf16_type = CUDNN_DATA_BFLOAT16, f32_type = CUDNN_DATA
 
 struct Shapes {
   explicit Shapes(const AttentionDesc& d)
-      : heads{d.batch, d.heads, d.sequence, d.head_dim},
+      : heads{d.batch, d.group * d.heads, d.sequence, d.head_dim},
+        keys{d.batch, d.heads, d.sequence, d.head_dim},
         turned{d.batch, d.heads, d.head_dim, d.sequence},
-        scores{d.batch, d.heads, d.sequence, d.sequence},
-        rows{d.batch, d.heads, d.sequence, 1},
-        packed{d.sequence * 3 * d.heads * d.head_dim, d.head_dim, 3 * d.heads * d.head_dim, 1},
+        scores{d.batch, heads[1], d.sequence, d.sequence},
+        rows{d.batch, heads[1], d.sequence, 1},
+        packed{d.sequence * row_of(d), d.head_dim, row_of(d), 1},
         packed_turned{packed[0], packed[1], packed[3], packed[2]},
-        plain{d.sequence * d.heads * d.head_dim, d.head_dim, d.heads * d.head_dim, 1},
-        scores_turned{d.heads * d.sequence * d.sequence, d.sequence * d.sequence, 1, d.sequence} {}
-  Extents heads, turned, scores, rows;                  // extents: [B, H, S, hd] and so on
+        plain{d.sequence * heads[1] * d.head_dim, d.head_dim, heads[1] * d.head_dim, 1},
+        scores_turned{heads[1] * d.sequence * d.sequence, d.sequence * d.sequence, 1, d.sequence} {}
+  Extents heads, keys, turned, scores, rows;            // extents: [B, G * H, S, hd], [B, H, S, hd] and so on
   Extents packed, packed_turned, plain, scores_turned;  // strides: in qkv, in out
+
+ private:
+  static std::int64_t row_of(const AttentionDesc& d) { return (d.group + 2) * d.heads * d.head_dim; }  // of qkv
 };
 
 // row >= column ? scores : -infinity
@@ -49,7 +53,7 @@ CudnnGraph forward(const Shapes& s) {
   CudnnGraph g;
   const GraphTensor q = g.tensor(id_q, s.heads, s.packed, bf16_type);
   const GraphTensor k_turned = g.tensor(id_k, s.turned, s.packed_turned, bf16_type);
-  const GraphTensor v = g.tensor(id_v, s.heads, s.packed, bf16_type);
+  const GraphTensor v = g.tensor(id_v, s.keys, s.packed, bf16_type);
   const GraphTensor out = g.tensor(id_out, s.heads, s.plain, bf16_type);
   const GraphTensor lse = g.tensor(id_lse, s.rows, dense_strides(s.rows), f32_type);
   const GraphTensor scores = mask(g, s, scaled_scores(g, s, q, k_turned, g.scalar(id_scale)));
@@ -66,6 +70,16 @@ CudnnGraph forward(const Shapes& s) {
   return g;
 }
 
+// The gradient of keys or values: a product with [B, G * H, S, hd], whose groups of G heads are summed where G > 1. The
+// engines hold what they sum in bf16.
+void group_gradient(CudnnGraph& g, const Shapes& s, const GraphTensor& a, const GraphTensor& b,
+                    const GraphTensor& gradient) {
+  if (s.heads == s.keys) return g.matmul(a, b, gradient);
+  const GraphTensor of_queries = g.between(s.heads, bf16_type);
+  g.matmul(a, b, of_queries);
+  g.reduce(CUDNN_REDUCE_TENSOR_ADD, of_queries, gradient);
+}
+
 // Deterministic: dq is the result of one product and not a sum of parts, so its bits are the same in every run; cuDNN
 // keeps the gradients of all scores for it. Otherwise blocks add their parts to dq_sums in the order in which they end.
 // Its elements lie as the engines' threads hold them (F16x16), and its presence selects these engines.
@@ -77,8 +91,8 @@ CudnnGraph backward(const Shapes& s, bool deterministic) {
   const GraphTensor out = g.tensor(id_out, s.heads, s.plain, bf16_type);
   const GraphTensor dout = g.tensor(id_dout, s.heads, s.plain, bf16_type);
   const GraphTensor dq = g.tensor(id_dq, s.heads, s.packed, bf16_type);
-  const GraphTensor dk = g.tensor(id_dk, s.heads, s.packed, bf16_type);
-  const GraphTensor dv = g.tensor(id_dv, s.heads, s.packed, bf16_type);
+  const GraphTensor dk = g.tensor(id_dk, s.keys, s.packed, bf16_type);
+  const GraphTensor dv = g.tensor(id_dv, s.keys, s.packed, bf16_type);
   const GraphTensor lse = g.tensor(id_lse, s.rows, dense_strides(s.rows), f32_type);
   const GraphTensor row_sums = g.tensor(id_row_sums, s.rows, dense_strides(s.rows), f32_type);
   const GraphTensor scale = g.scalar(id_scale), one = g.scalar(id_one);
@@ -93,7 +107,7 @@ CudnnGraph backward(const Shapes& s, bool deterministic) {
   g.unary(CUDNN_POINTWISE_EXP, mask(g, s, shifted), share);
   const GraphTensor share_turned = g.between(s.scores, s.scores_turned, bf16_type);
   g.reshape(share, share_turned);
-  g.matmul(share_turned, dout, dv);
+  group_gradient(g, s, share_turned, dout, dv);
 
   const GraphTensor dshare = g.between(s.scores), centered = g.between(s.scores), weighted = g.between(s.scores);
   const GraphTensor dscores = g.between(s.scores, bf16_type);
@@ -103,8 +117,8 @@ CudnnGraph backward(const Shapes& s, bool deterministic) {
   g.binary(CUDNN_POINTWISE_MUL, weighted, scale, dscores);
   const GraphTensor dscores_turned = g.between(s.scores, s.scores_turned, bf16_type);
   g.reshape(dscores, dscores_turned);
-  g.matmul(dscores_turned, q, dk);
-  const GraphTensor k = g.between(s.heads, s.packed, bf16_type);
+  group_gradient(g, s, dscores_turned, q, dk);
+  const GraphTensor k = g.between(s.keys, s.packed, bf16_type);
   g.reshape(k_turned, k);
   if (deterministic) {
     g.matmul(dscores, k, dq);

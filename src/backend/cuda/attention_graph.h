@@ -16,7 +16,7 @@ enum AttentionTensor : std::int64_t {
   id_dq,
   id_dk,
   id_dv,
-  id_row_sums,  // of dout * out, f32 [batch, heads, sequence], scratch of the backward pass
+  id_row_sums,  // of dout * out, f32 [batch, group * heads, sequence], scratch of the backward pass
   id_dq_sums,   // f32, scratch of the backward pass that is not deterministic, zeros at its start
   id_scale,     // 1 / sqrt(head_dim)
   id_masked,    // the value of masked scores: -infinity

@@ -1,43 +1,53 @@
-// Copies between a whole tensor [rows, shards, run] and shards [rows, run] (ops/shards.h).
+// Copies between a whole tensor and its shards (ops/shards.h), a launch for each block of a row.
 #pragma once
 #include "ops/shards.h"
 #include "pack.h"
 
 namespace lancet::ops::device {
 
-// Shards [first, first + count), one unit (an element or a pack) per thread, in the order of the shards.
+// One block of the rows of shards [first, first + count), one unit (an element or a pack) per thread, in the order of
+// the shards.
 template <class Unit>
 struct CopyShards {
   static constexpr int threads = 256;
   Unit *whole, *shards;
   bool join;  // to the whole; else from it
-  std::int64_t of, rows, run, first, count;
+  std::int64_t of, rows, first, count;
+  std::int64_t run, before, row;  // units of a shard's row: in the block, before it, and in all
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t i = std::int64_t(block.index()) * threads + block.thread();
     if (i >= count * rows * run) return;
-    const std::int64_t row = i / run, shard = first + row / rows;
-    Unit& at = whole[(row % rows * of + shard) * run + i % run];
+    const std::int64_t r = i / run, shard = first + r / rows;
+    Unit& in_whole = whole[(r % rows * row + before) * of + shard * run + i % run];
+    Unit& in_shard = shards[r * row + before + i % run];
     if (join)
-      at = shards[i];
+      in_whole = in_shard;
     else
-      shards[i] = at;
+      in_shard = in_whole;
   }
 };
 
 template <class Unit>
 Status launch_copy_shards(backend::Stream& stream, const ShardLayout& layout, std::int64_t run, bool join,
                           std::byte* whole, std::byte* shards, std::int64_t first, std::int64_t count) {
-  const CopyShards<Unit> kernel{reinterpret_cast<Unit*>(whole),
-                                reinterpret_cast<Unit*>(shards),
-                                join,
-                                layout.shards,
-                                layout.rows,
-                                run,
-                                first,
-                                count};
-  return launch(stream, divide_up(count * layout.rows * run, kernel.threads), kernel);
+  CopyShards<Unit> kernel{reinterpret_cast<Unit*>(whole),
+                          reinterpret_cast<Unit*>(shards),
+                          join,
+                          layout.shards,
+                          layout.rows,
+                          first,
+                          count,
+                          0,
+                          0,
+                          layout.units() * run};
+  for (const std::int64_t width : layout.widths) {
+    kernel.run = width * run;
+    LANCET_TRY(launch(stream, divide_up(count * layout.rows * kernel.run, kernel.threads), kernel));
+    kernel.before += kernel.run;
+  }
+  return {};
 }
 
 // Queues the copy of shards [first, first + count) between the whole and `shards`, where they are one after the other.

@@ -49,18 +49,22 @@ TEST_CASE("cuDNN plans attention on an H200 and an A100") {
     INFO(device);
     const CudnnTarget target = target_of(device);
     for (const AttentionDesc& shape :
-         {AttentionDesc{4, 1024, 12, 64}, AttentionDesc{2, 1000, 16, 128}, AttentionDesc{1, 128, 3, 32}}) {
+         {AttentionDesc{4, 1024, 12, 64}, AttentionDesc{2, 1000, 16, 128}, AttentionDesc{1, 128, 3, 32},
+          AttentionDesc{.batch = 2, .sequence = 1024, .heads = 4, .head_dim = 128, .group = 8}}) {
       AttentionDesc desc = shape;
       CHECK(plan(target, desc).workspace <= 1 << 20);
       desc.backward = true;
       // dq from whole products: the gradients of the scores are stored in memory.
-      const std::int64_t scores = desc.batch * desc.heads * desc.sequence * desc.sequence * 2;
-      CHECK(plan(target, desc).workspace <= 2 * scores + (1 << 20));
+      const std::int64_t heads = desc.heads * desc.group,
+                         scores = desc.batch * heads * desc.sequence * desc.sequence * 2;
+      const std::int64_t dq = desc.batch * heads * desc.sequence * desc.head_dim * 4;
+      // Of groups, the gradients of keys and values of each head of queries are stored in memory, too.
+      const std::int64_t of_groups = desc.group > 1 ? 2 * dq : 0;
+      CHECK(plan(target, desc).workspace <= 2 * scores + of_groups + (1 << 20));
       CHECK(plan(target, desc).workspace >= scores);
       // Sums of dq in any order: the gradients of the scores stay within the engine.
       desc.deterministic = false;
-      const std::int64_t dq = desc.batch * desc.heads * desc.sequence * desc.head_dim * 4;
-      CHECK(plan(target, desc).workspace <= dq + (1 << 20));
+      CHECK(plan(target, desc).workspace <= dq + of_groups + (1 << 20));
     }
   }
 }

@@ -19,11 +19,15 @@ GuardedTensor mixed(ir::TensorType type, int rank) {
 }
 
 // Shard `number` of n of a dimension, by the definition of ir/sharding.h: the number-th n-th of each block.
-GuardedTensor shard_of(const GuardedTensor& whole, int axis, std::int64_t blocks, std::int64_t n, std::int64_t number) {
-  const std::int64_t block = whole.shape()[axis] / blocks;
+GuardedTensor shard_of(const GuardedTensor& whole, int axis, const ir::Blocks& blocks, std::int64_t n,
+                       std::int64_t number) {
   std::vector<GuardedTensor> parts;
-  for (std::int64_t b = 0; b < blocks; ++b)
-    parts.push_back(slice(whole, axis, b * block + number * block / n, b * block + (number + 1) * block / n));
+  std::int64_t begin = 0;
+  for (std::int64_t b = 0; b < blocks.count(); ++b) {
+    const std::int64_t block = whole.shape()[axis] / blocks.units * blocks.width(b);
+    parts.push_back(slice(whole, axis, begin + number * block / n, begin + (number + 1) * block / n));
+    begin += block;
+  }
   return join(parts, axis);
 }
 
@@ -47,13 +51,13 @@ GuardedTensor sum_of(const std::vector<GuardedTensor>& ranks) {
 ir::Attributes attributes_of(int ranks) { return {{"axes", "data"}, {"shards", std::int64_t{ranks}}}; }
 
 // The ops that have one split dimension.
-void add_dimension(std::vector<CollectiveCase>& cases, int ranks, DType dtype, int axis, std::int64_t blocks,
+void add_dimension(std::vector<CollectiveCase>& cases, int ranks, DType dtype, int axis, const ir::Blocks& blocks,
                    std::int64_t length) {
   ir::TensorType type{dtype, {2, 3, 5}};
-  type.shape.set(axis, blocks * ranks * length);
+  type.shape.set(axis, blocks.units * ranks * length);
   ir::Attributes attributes = attributes_of(ranks);
   attributes.set("axis", std::int64_t{axis});
-  if (blocks > 1) attributes.set("blocks", blocks);
+  attributes.set_blocks("blocks", blocks);
   CollectiveCase gather{"all_gather", attributes, {}, {}}, scatter{"reduce_scatter", attributes, {}, {}},
       take{"take_shard", attributes, {}, {}}, window{"take_window", attributes, {}, {}};
   window.attributes.set("part", std::int64_t{ranks - 1});
@@ -102,16 +106,16 @@ void add_sums(std::vector<CollectiveCase>& cases, int ranks, DType dtype, std::i
   cases.push_back(one);
 }
 
-void add_swap(std::vector<CollectiveCase>& cases, int ranks, DType dtype, int from, int to, std::int64_t from_blocks,
-              std::int64_t to_blocks) {
+void add_swap(std::vector<CollectiveCase>& cases, int ranks, DType dtype, int from, int to,
+              const ir::Blocks& from_blocks, const ir::Blocks& to_blocks) {
   ir::TensorType type{dtype, {2, 3, 5}};
-  type.shape.set(from, from_blocks * ranks * 3);
-  type.shape.set(to, to_blocks * ranks * 2);
+  type.shape.set(from, from_blocks.units * ranks * 3);
+  type.shape.set(to, to_blocks.units * ranks * 2);
   ir::Attributes attributes = attributes_of(ranks);
   attributes.set("from", std::int64_t{from});
   attributes.set("to", std::int64_t{to});
-  attributes.set("from_blocks", from_blocks);
-  attributes.set("to_blocks", to_blocks);
+  attributes.set_blocks("from_blocks", from_blocks);
+  attributes.set_blocks("to_blocks", to_blocks);
   CollectiveCase swap{"swap_shards", attributes, {}, {}};
   const GuardedTensor whole = mixed(type, 9);
   for (int r = 0; r < ranks; ++r) {
@@ -127,14 +131,14 @@ std::vector<CollectiveCase> collective_cases(int ranks) {
   std::vector<CollectiveCase> cases;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int axis : {0, 1, 2})
-      for (const std::int64_t blocks : {1, 2, 3})
+      for (const ir::Blocks& blocks : {ir::Blocks(1), ir::Blocks(2), ir::Blocks(3), ir::Blocks::of({4, 1, 1})})
         for (const std::int64_t length : {1, 3, 8}) add_dimension(cases, ranks, dtype, axis, blocks, length);
     for (const std::int64_t length : {1, 21, 22, 64, 85, 1000, 5001}) add_sums(cases, ranks, dtype, length);
     add_permutes(cases, ranks, dtype);
     for (const int from : {0, 1, 2})
       for (const int to : {0, 1, 2})
-        for (const std::int64_t from_blocks : {1, 2})
-          for (const std::int64_t to_blocks : {1, 3})
+        for (const ir::Blocks& from_blocks : {ir::Blocks(1), ir::Blocks(2), ir::Blocks::of({1, 2})})
+          for (const ir::Blocks& to_blocks : {ir::Blocks(1), ir::Blocks(3)})
             if (from != to) add_swap(cases, ranks, dtype, from, to, from_blocks, to_blocks);
   }
   return cases;

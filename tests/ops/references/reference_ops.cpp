@@ -13,6 +13,7 @@ namespace lancet::test {
 void add_moe_references(std::map<std::string_view, Reference>& table);     // reference_moe.cpp
 void add_choice_references(std::map<std::string_view, Reference>& table);  // reference_choice.cpp
 void add_decode_references(std::map<std::string_view, Reference>& table);  // reference_decode.cpp
+void add_rotate_references(std::map<std::string_view, Reference>& table);  // reference_rotate.cpp
 void add_draw_references(std::map<std::string_view, Reference>& table);    // reference_draws.cpp
 void add_expert_references(std::map<std::string_view, Reference>& table);  // reference_experts.cpp
 
@@ -194,12 +195,18 @@ void rms_norm_dw(ReferenceCall& c) {  // dy, x, stats [, accumulator of dgamma]
 // ---- attention
 
 struct Heads {
-  Index B, S, H, d;  // batch, sequence, heads, head size
+  Index B, S, G, K, H, d;  // batch, sequence, heads of queries in a group, of keys, of queries, head size
   explicit Heads(const DoubleTensor& qkv, const ir::Attributes& attributes)
-      : B(qkv.shape()[0]), S(qkv.shape()[1]), H(attributes.integer("heads")), d(qkv.shape()[2] / (3 * H)) {}
-  // Element i of q (which = 0), k (1) or v (2).
+      : B(qkv.shape()[0]),
+        S(qkv.shape()[1]),
+        G(attributes.integer("group", 1)),
+        K(attributes.integer("heads")),
+        H(G * K),
+        d(qkv.shape()[2] / (H + 2 * K)) {}
+  // Element i of the q (which = 0) of head h, or of the k (1) or v (2) that it reads.
   Index packed(int which, Index b, Index s, Index h, Index i) const {
-    return ((b * S + s) * 3 + which) * H * d + h * d + i;
+    const Index head = which == 0 ? h : H + (which - 1) * K + h / G;
+    return ((b * S + s) * (H + 2 * K) + head) * d + i;
   }
   Index plain(Index b, Index s, Index h, Index i) const { return (b * S + s) * H * d + h * d + i; }
   double score(const DoubleTensor& qkv, Index b, Index h, Index s, Index t) const {
@@ -488,23 +495,26 @@ void of_one_rank(ReferenceCall& c) {
   for (std::size_t i = 0; i < c.results.size(); ++i) c.results[i].values = c.operands[i].values;
 }
 
-// Calls copy(index in the shard, index in the whole) for each element of a shard of dimension `axis` of `blocks`
-// blocks.
+// Calls copy(index in the shard, index in the whole) for each element of a shard of dimension `axis` of `blocks`.
 template <class Copy>
 void for_each_of_shard(const ir::Attributes& attributes, const Shape& whole, const Shape& shard, Index number,
                        const Copy& copy) {
   const auto axis = int(attributes.integer("axis"));
-  const Index blocks = attributes.integer("blocks", 1), shards = attributes.integer("shards");
+  const ir::Blocks blocks = attributes.blocks("blocks");
+  const Index shards = attributes.integer("shards");
   Index outer = 1, inner = 1;
   for (int i = 0; i < axis; ++i) outer *= whole[i];
   for (int i = axis + 1; i < whole.rank(); ++i) inner *= whole[i];
-  const Index length = shard[axis] / blocks;
+  std::vector<Index> from;  // of each index of the shard: that of the whole
+  for (Index b = 0, begin = 0; b < blocks.count(); ++b) {
+    const Index length = whole[axis] / blocks.units * blocks.width(b);
+    for (Index i = length * number / shards; i < length * (number + 1) / shards; ++i) from.push_back(begin + i);
+    begin += length;
+  }
   for (Index o = 0; o < outer; ++o)
     for (Index at = 0; at < shard[axis]; ++at)
-      for (Index i = 0; i < inner; ++i) {
-        const Index from = at / length * length * shards + number * length + at % length;
-        copy((o * shard[axis] + at) * inner + i, (o * whole[axis] + from) * inner + i);
-      }
+      for (Index i = 0; i < inner; ++i)
+        copy((o * shard[axis] + at) * inner + i, (o * whole[axis] + from[std::size_t(at)]) * inner + i);
 }
 
 // Shard 0, or that of the window.
@@ -578,6 +588,7 @@ std::map<std::string_view, Reference> make_references() {
   add_moe_references(table);
   add_choice_references(table);
   add_decode_references(table);
+  add_rotate_references(table);
   add_draw_references(table);
   add_expert_references(table);
   return table;

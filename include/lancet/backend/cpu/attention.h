@@ -1,8 +1,9 @@
 // Causal multi-head self-attention on packed heads, forward and backward, without an [S, S] tensor in memory.
-// Scores are scaled by 1 / sqrt(hd).
-//   qkv   [B, S, 3, H, hd]   the output of GPT-2's c_attn: q, then k, then v along the feature axis
-//   out   [B, S, H * hd]
-//   lse   [B, H, S] f32      log of the sum of exponentials of each query's scaled scores, kept for backward
+// Scores are scaled by 1 / sqrt(hd). Each of H heads of keys and values is read by a group of G heads of queries
+// (grouped queries; Ainslie et al., GQA, 2023): head h of queries reads the keys of head h / G.
+//   qkv   [B, S, (G + 1 + 1) * H * hd]   q of all heads, then k, then v along the feature axis
+//   out   [B, S, G * H * hd]
+//   lse   [B, G * H, S] f32              log of the sum of exponentials of a query's scaled scores, kept for backward
 // f32 or bf16 (qkv, out and their gradients); scores, softmax and sums are f32. A sequence's results depend neither on
 // the batch around it nor on the number of threads, bit for bit.
 #pragma once
@@ -14,8 +15,9 @@
 namespace lancet::backend::cpu {
 
 struct AttentionDesc {
-  std::int64_t batch = 0, sequence = 0, heads = 0, head_dim = 0;
+  std::int64_t batch = 0, sequence = 0, heads = 0, head_dim = 0;  // heads: of keys
   DType dtype = DType::f32;
+  std::int64_t group = 1;
 };
 
 // Bytes of scratch memory for one call that runs on `threads` threads; independent of the batch.

@@ -1,7 +1,8 @@
 // Causal multi-head self-attention on packed heads by cuDNN: bf16, scores scaled by 1 / sqrt(head_dim).
-//   qkv   [batch, sequence, 3, heads, head_dim]
-//   out   [batch, sequence, heads * head_dim]
-//   lse   [batch, heads, sequence] f32     log of the sum of exponentials of each query's scaled scores
+// Each head of keys and values is read by a group of neighbouring heads of queries.
+//   qkv   [batch, sequence, (group + 1 + 1) * heads * head_dim]
+//   out   [batch, sequence, group * heads * head_dim]
+//   lse   [batch, group * heads, sequence] f32    log of the sum of exponentials of each query's scaled scores
 // The backward pass repeats bit for bit if the description says so, or if cuDNN has no engine for the other way. Plans
 // are made once per shape and device, and kept.
 //

@@ -6,9 +6,10 @@
 namespace lancet::backend::cuda {
 
 struct AttentionDesc {
-  std::int64_t batch = 0, sequence = 0, heads = 0, head_dim = 0;
+  std::int64_t batch = 0, sequence = 0, heads = 0, head_dim = 0;  // heads: of keys
   bool backward = false;
   bool deterministic = true;  // false: the backward pass may sum dq in any order
+  std::int64_t group = 1;     // heads of queries that read a head of keys
   friend auto operator<=>(const AttentionDesc&, const AttentionDesc&) = default;
 };
 

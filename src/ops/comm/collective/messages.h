@@ -74,11 +74,13 @@ struct AllGather : CollectiveCall {
   Messages messages;
 
   explicit AllGather(const KernelArgs& args)
-      : CollectiveCall(args, stages(args)), layout(layout_in(args)), joins(layout.rows > 1) {
+      : CollectiveCall(args, stages(args)), layout(layout_in(args)), joins(!layout.is_contiguous()) {
     const std::int64_t piece = layout.shard() * unit;
     for (std::int64_t r = 0; r < shards; ++r) messages.add(r, x, piece, (joins ? in : y) + r * piece, piece);
   }
-  static Stages stages(const KernelArgs& args) { return {layout_in(args).rows > 1 ? bytes_of(args.results[0]) : 0, 0}; }
+  static Stages stages(const KernelArgs& args) {
+    return {layout_in(args).is_contiguous() ? 0 : bytes_of(args.results[0]), 0};
+  }
 
  private:
   static ShardLayout layout_in(const KernelArgs& args) { return layout_of(args, args.results[0], "axis", "blocks"); }
@@ -90,12 +92,12 @@ struct ReduceScatter : CollectiveCall {
   Messages messages;
 
   explicit ReduceScatter(const KernelArgs& args)
-      : CollectiveCall(args, stages(args)), layout(layout_in(args)), splits(layout.rows > 1) {
+      : CollectiveCall(args, stages(args)), layout(layout_in(args)), splits(!layout.is_contiguous()) {
     messages = all_to_all(splits ? out : x, in, layout.shard() * unit);
   }
   static Stages stages(const KernelArgs& args) {
     const std::size_t bytes = bytes_of(args.operands[0]);
-    return {bytes, layout_in(args).rows > 1 ? bytes : 0};
+    return {bytes, layout_in(args).is_contiguous() ? 0 : bytes};
   }
 
  private:
@@ -133,13 +135,13 @@ struct SwapShards : CollectiveCall {
       : CollectiveCall(args, stages(args)),
         to(layout_to(args)),
         from(layout_from(args)),
-        splits(to.rows > 1),
-        joins(from.rows > 1) {
+        splits(!to.is_contiguous()),
+        joins(!from.is_contiguous()) {
     messages = all_to_all(splits ? out : x, joins ? in : y, to.shard() * unit);
   }
   static Stages stages(const KernelArgs& args) {
     const std::size_t bytes = bytes_of(args.operands[0]);
-    return {layout_from(args).rows > 1 ? bytes : 0, layout_to(args).rows > 1 ? bytes : 0};
+    return {layout_from(args).is_contiguous() ? 0 : bytes, layout_to(args).is_contiguous() ? 0 : bytes};
   }
 
  private:

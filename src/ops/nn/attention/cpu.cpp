@@ -8,13 +8,14 @@ namespace {
 using backend::cpu::AttentionDesc;
 
 AttentionDesc describe(const TensorView& qkv, const ir::Attributes& attributes) {
-  const Shape& shape = qkv.shape();  // [B, S, 3 * heads * head_dim]
-  const std::int64_t heads = attributes.integer("heads");
+  const Shape& shape = qkv.shape();  // [B, S, (group + 1 + 1) * heads * head_dim]
+  const std::int64_t heads = attributes.integer("heads"), group = attributes.integer("group", 1);
   return {.batch = shape[0],
           .sequence = shape[1],
           .heads = heads,
-          .head_dim = shape[2] / (3 * heads),
-          .dtype = qkv.dtype()};
+          .head_dim = shape[2] / ((group + 2) * heads),
+          .dtype = qkv.dtype(),
+          .group = group};
 }
 
 Kernel bind(const KernelArgs& args) {

@@ -17,42 +17,48 @@ namespace lancet::ops::device {
 // of keys, where share = e^(score - largest) / sum; a chunk's shares go through shared memory, and each thread adds one
 // column. Backward recomputes the shares as e^(score - lse) and needs no stored matrix. With row_sum = dout . out of a
 // query, the gradient of a score is share * (dout . v - row_sum) (as in FlashAttention). A block per query computes
-// row_sum and dq; then a block per key computes dk and dv. No sum crosses blocks, so no atomics.
+// row_sum and dq; then a block per key computes dk and dv, over the heads of queries that read it. No sum crosses
+// blocks, so no atomics.
 
-// qkv and dqkv [batch, sequence, 3, heads, head_dim], out and dout [batch, sequence, heads, head_dim], lse and
-// row_sums f32 [batch, heads, sequence].
+// qkv and dqkv [batch, sequence, group + 1 + 1, heads, head_dim], of which the group's heads of queries are neighbours,
+// out and dout [batch, sequence, heads * group, head_dim], lse and row_sums f32 [batch, heads * group, sequence].
 template <class T>
 struct PlainAttention {
   const T *qkv, *dout;
   T *out, *dqkv;
   float *lse, *row_sums;
-  std::int64_t sequence, heads, head_dim;
+  std::int64_t sequence, heads, group, head_dim;
   float scale;
 };
 
 inline constexpr int attention_threads = 64;
 
-// A position i in head h of sequence b.
+// A position i in head h of sequence b, one of `heads`.
 struct AttentionPosition {
   std::int64_t b, h, i;
 };
 template <class T>
-LANCET_DEVICE AttentionPosition attention_position(const PlainAttention<T>& p, std::int64_t block) {
-  return {block / p.sequence / p.heads, block / p.sequence % p.heads, block % p.sequence};
+LANCET_DEVICE AttentionPosition attention_position(const PlainAttention<T>& p, std::int64_t heads, std::int64_t block) {
+  return {block / p.sequence / heads, block / p.sequence % heads, block % p.sequence};
 }
-// Offsets: of q (part 0), k (1) or v (2) of position i in qkv; of position i in out; of position i in lse and row_sums.
+// Offsets of position i of a head of queries: of q in qkv, in out, and in lse and row_sums. Of the head of keys that it
+// reads: of k (part 0) or v (1) in qkv.
 template <class T>
-LANCET_DEVICE std::int64_t attention_part(const PlainAttention<T>& p, const AttentionPosition& at, int part,
-                                          std::int64_t i) {
-  return (((at.b * p.sequence + i) * 3 + part) * p.heads + at.h) * p.head_dim;
+LANCET_DEVICE std::int64_t attention_query(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i) {
+  return ((at.b * p.sequence + i) * (p.group + 2) * p.heads + at.h) * p.head_dim;
+}
+template <class T>
+LANCET_DEVICE std::int64_t attention_key(const PlainAttention<T>& p, const AttentionPosition& at, int part,
+                                         std::int64_t i) {
+  return (((at.b * p.sequence + i) * (p.group + 2) + p.group + part) * p.heads + at.h / p.group) * p.head_dim;
 }
 template <class T>
 LANCET_DEVICE std::int64_t attention_out(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i) {
-  return ((at.b * p.sequence + i) * p.heads + at.h) * p.head_dim;
+  return ((at.b * p.sequence + i) * p.heads * p.group + at.h) * p.head_dim;
 }
 template <class T>
 LANCET_DEVICE std::int64_t attention_row(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i) {
-  return (at.b * p.heads + at.h) * p.sequence + i;
+  return (at.b * p.heads * p.group + at.h) * p.sequence + i;
 }
 
 template <class T>
@@ -73,10 +79,10 @@ struct AttentionForward {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const AttentionPosition at = attention_position(p, block.index());
-    const T* q = p.qkv + attention_part(p, at, 0, at.i);
+    const AttentionPosition at = attention_position(p, p.heads * p.group, block.index());
+    const T* q = p.qkv + attention_query(p, at, at.i);
     auto score = [&](std::int64_t j) {
-      return rounded_product(attention_dot(q, p.qkv + attention_part(p, at, 1, j), p.head_dim), p.scale);
+      return rounded_product(attention_dot(q, p.qkv + attention_key(p, at, 0, j), p.head_dim), p.scale);
     };
     float most = -__builtin_huge_valf(), sum = 0.f;
     for (std::int64_t j = block.thread(); j <= at.i; j += threads) most = Larger{}(most, score(j));
@@ -94,7 +100,7 @@ struct AttentionForward {
         shares[block.thread()] = j <= at.i ? exp_f32(score(j) - most) / sum : 0.f;
         block.sync();
         for (std::int64_t t = 0; t < threads && chunk + t <= at.i && d < p.head_dim; ++t)
-          result += shares[t] * to_f32(p.qkv[attention_part(p, at, 2, chunk + t) + d]);
+          result += shares[t] * to_f32(p.qkv[attention_key(p, at, 1, chunk + t) + d]);
         block.sync();
       }
       if (d < p.head_dim) p.out[attention_out(p, at, at.i) + d] = from_f32<T>(result);
@@ -109,8 +115,8 @@ struct AttentionPair {
 template <class T>
 LANCET_DEVICE AttentionPair attention_pair(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i,
                                            std::int64_t j, float row_sum) {
-  const T *q = p.qkv + attention_part(p, at, 0, i), *k = p.qkv + attention_part(p, at, 1, j);
-  const T *v = p.qkv + attention_part(p, at, 2, j), *dout = p.dout + attention_out(p, at, i);
+  const T *q = p.qkv + attention_query(p, at, i), *k = p.qkv + attention_key(p, at, 0, j);
+  const T *v = p.qkv + attention_key(p, at, 1, j), *dout = p.dout + attention_out(p, at, i);
   const float share =
       exp_f32(rounded_product(attention_dot(q, k, p.head_dim), p.scale) - p.lse[attention_row(p, at, i)]);
   return {share, share * (attention_dot(dout, v, p.head_dim) - row_sum) * p.scale};
@@ -127,7 +133,7 @@ struct AttentionQueryGradient {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const AttentionPosition at = attention_position(p, block.index());
+    const AttentionPosition at = attention_position(p, p.heads * p.group, block.index());
     const std::int64_t out = attention_out(p, at, at.i);
     float row_sum = 0.f;
     for (std::int64_t d = block.thread(); d < p.head_dim; d += threads)
@@ -143,15 +149,15 @@ struct AttentionQueryGradient {
         dscores[block.thread()] = j <= at.i ? attention_pair(p, at, at.i, j, row_sum).dscore : 0.f;
         block.sync();
         for (std::int64_t t = 0; t < threads && chunk + t <= at.i && d < p.head_dim; ++t)
-          result += dscores[t] * to_f32(p.qkv[attention_part(p, at, 1, chunk + t) + d]);
+          result += dscores[t] * to_f32(p.qkv[attention_key(p, at, 0, chunk + t) + d]);
         block.sync();
       }
-      if (d < p.head_dim) p.dqkv[attention_part(p, at, 0, at.i) + d] = from_f32<T>(result);
+      if (d < p.head_dim) p.dqkv[attention_query(p, at, at.i) + d] = from_f32<T>(result);
     }
   }
 };
 
-// A block per key: its dk and dv. Reads the row_sums of all queries.
+// A block per key: its dk and dv. Reads the row_sums of all queries of its group.
 template <class T>
 struct AttentionKeyGradient {
   static constexpr int threads = attention_threads;
@@ -162,25 +168,28 @@ struct AttentionKeyGradient {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const AttentionPosition at = attention_position(p, block.index());
+    const AttentionPosition key = attention_position(p, p.heads, block.index());
     AttentionPair* pairs = block.template shared<Shared>().pairs;
     for (std::int64_t first = 0; first < p.head_dim; first += threads) {
       const std::int64_t d = first + block.thread();
       float dk = 0.f, dv = 0.f;
-      for (std::int64_t chunk = at.i; chunk < p.sequence; chunk += threads) {
-        const std::int64_t i = chunk + block.thread();
-        pairs[block.thread()] = i < p.sequence ? attention_pair(p, at, i, at.i, p.row_sums[attention_row(p, at, i)])
-                                               : AttentionPair{0.f, 0.f};
-        block.sync();
-        for (std::int64_t t = 0; t < threads && chunk + t < p.sequence && d < p.head_dim; ++t) {
-          dk += pairs[t].dscore * to_f32(p.qkv[attention_part(p, at, 0, chunk + t) + d]);
-          dv += pairs[t].share * to_f32(p.dout[attention_out(p, at, chunk + t) + d]);
+      AttentionPosition at{key.b, key.h * p.group, key.i};  // of the heads of queries, one after the other
+      for (std::int64_t g = 0; g < p.group; ++g, ++at.h)
+        for (std::int64_t chunk = at.i; chunk < p.sequence; chunk += threads) {
+          const std::int64_t i = chunk + block.thread();
+          pairs[block.thread()] = i < p.sequence ? attention_pair(p, at, i, at.i, p.row_sums[attention_row(p, at, i)])
+                                                 : AttentionPair{0.f, 0.f};
+          block.sync();
+          for (std::int64_t t = 0; t < threads && chunk + t < p.sequence && d < p.head_dim; ++t) {
+            dk += pairs[t].dscore * to_f32(p.qkv[attention_query(p, at, chunk + t) + d]);
+            dv += pairs[t].share * to_f32(p.dout[attention_out(p, at, chunk + t) + d]);
+          }
+          block.sync();
         }
-        block.sync();
-      }
+      at.h = key.h * p.group;
       if (d < p.head_dim) {
-        p.dqkv[attention_part(p, at, 1, at.i) + d] = from_f32<T>(dk);
-        p.dqkv[attention_part(p, at, 2, at.i) + d] = from_f32<T>(dv);
+        p.dqkv[attention_key(p, at, 0, at.i) + d] = from_f32<T>(dk);
+        p.dqkv[attention_key(p, at, 1, at.i) + d] = from_f32<T>(dv);
       }
     }
   }
@@ -196,14 +205,15 @@ using backend::cuda::AttentionDesc;
 using backend::cuda::AttentionTensors;
 
 AttentionDesc describe(const TensorView& qkv, const ir::Attributes& attributes, bool backward) {
-  const Shape& shape = qkv.shape();  // [B, S, 3 * heads * head_dim]
-  const std::int64_t heads = attributes.integer("heads");
+  const Shape& shape = qkv.shape();  // [B, S, (group + 1 + 1) * heads * head_dim]
+  const std::int64_t heads = attributes.integer("heads"), group = attributes.integer("group", 1);
   return {.batch = shape[0],
           .sequence = shape[1],
           .heads = heads,
-          .head_dim = shape[2] / (3 * heads),
+          .head_dim = shape[2] / ((group + 2) * heads),
           .backward = backward,
-          .deterministic = attributes.integer("deterministic", 1) != 0};
+          .deterministic = attributes.integer("deterministic", 1) != 0,
+          .group = group};
 }
 
 // cuDNN's attention, or as an error the reason why cuDNN does not support it.
@@ -220,14 +230,15 @@ Result<std::shared_ptr<Attention>> library_attention(const AttentionDesc& desc, 
 std::string slow_way(const AttentionDesc& desc, DType dtype, const std::string& why) {
   std::string text = desc.backward ? "attention backward over " : "attention over ";
   text.append(name(dtype)).append("[");
-  for (const std::int64_t length : {desc.batch, desc.sequence, std::int64_t{3}, desc.heads, desc.head_dim})
+  for (const std::int64_t length : {desc.batch, desc.sequence, desc.group + 2, desc.heads, desc.head_dim})
     text.append(text.back() == '[' ? "" : ",").append(std::to_string(length));
   return text + "]: by plain kernels, which are slow, since " + why;
 }
 
 std::size_t workspace_bytes(const AttentionDesc& desc, DType dtype) {
   if (const auto attention = library_attention(desc, dtype); attention.ok()) return (*attention)->workspace_bytes();
-  return desc.backward ? std::size_t(desc.batch * desc.heads * desc.sequence) * sizeof(float) : 0;  // row_sums
+  return desc.backward ? std::size_t(desc.batch * desc.group * desc.heads * desc.sequence) * sizeof(float)
+                       : 0;  // row_sums
 }
 
 struct ByLibrary {
@@ -251,12 +262,13 @@ Kernel bind_pass(const KernelArgs& args, const AttentionDesc& desc, DType dtype,
                                       reinterpret_cast<float*>(args.workspace),
                                       desc.sequence,
                                       desc.heads,
+                                      desc.group,
                                       desc.head_dim,
                                       1.f / std::sqrt(float(desc.head_dim))};
-    const std::int64_t blocks = desc.batch * desc.heads * desc.sequence;
+    const std::int64_t keys = desc.batch * desc.heads * desc.sequence, blocks = keys * desc.group;
     if (!desc.backward) return device::run_steps(args.stream, device::Step{blocks, device::AttentionForward<T>{p}});
     return device::run_steps(args.stream, device::Step{blocks, device::AttentionQueryGradient<T>{p}},
-                             device::Step{blocks, device::AttentionKeyGradient<T>{p}});
+                             device::Step{keys, device::AttentionKeyGradient<T>{p}});
   });
 }
 

@@ -40,7 +40,8 @@ Kernel bind_embedding(const KernelArgs& args) {
   });
 }
 
-// One head of one sequence: keys, values [P,hd]. `stride` is the distance between two rows of q, k or v, in elements.
+// One head of one sequence, of queries or of keys: keys, values [P,hd]. `stride` is the distance between two rows of q,
+// k or v, in elements.
 template <class T>
 struct Head {
   std::int64_t head_dim, stride, out_stride;
@@ -89,29 +90,36 @@ std::size_t attention_workspace(const KernelArgs& args) {
 Kernel bind_attention(const KernelArgs& args) {
   const Shape &qkv_shape = args.operands[0].shape(), &cache = args.operands[1].shape();
   const std::int64_t batch = cache[0], heads = cache[1], positions = cache[2], head_dim = cache[3];
-  const std::int64_t most_rows = qkv_shape[1], d = heads * head_dim, all = batch * heads;
+  const std::int64_t group = args.attributes.integer("group", 1), queries = heads * group;
+  const std::int64_t most_rows = qkv_shape[1], d = queries * head_dim, stride = qkv_shape[2];
   const std::int32_t* cursor = args.operands[3].as<std::int32_t>();
   auto* workspace = reinterpret_cast<float*>(args.workspace);
   return cpu::by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T* qkv = args.operands[0].as<T>();
     T *keys = args.operands[1].as<T>(), *values = args.operands[2].as<T>(), *out = args.results[0].as<T>();
-    const Head<T> head{head_dim, 3 * d, d, 1.f / std::sqrt(float(head_dim))};
+    const Head<T> head{head_dim, stride, d, 1.f / std::sqrt(float(head_dim))};
     return [=]() -> Status {
       const Cursor at(cursor, most_rows, positions);
-      const std::int64_t shares = std::min<std::int64_t>(backend::cpu::threads(), all);
+      cpu::parallel_for(batch * heads, cpu::row_grain(2 * at.rows * head_dim),
+                        [&](std::int64_t begin, std::int64_t end) {
+                          for (std::int64_t i = begin; i < end; ++i) {
+                            const T* key = qkv + i / heads * most_rows * stride + d + i % heads * head_dim;
+                            const std::int64_t to = (i * positions + at.first) * head_dim;
+                            head.store(key, at.rows, keys + to);
+                            head.store(key + heads * head_dim, at.rows, values + to);
+                          }
+                        });
+      const std::int64_t all = batch * queries, shares = std::min<std::int64_t>(backend::cpu::threads(), all);
       cpu::parallel_for(shares, 1, [&](std::int64_t begin, std::int64_t end) {
         float* scores = workspace + begin * scratch_floats(positions, head_dim);
         float* sum = scores + (positions + 15) / 16 * 16;
         for (std::int64_t i = all * begin / shares; i < all * end / shares; ++i) {
-          const std::int64_t b = i / heads, h = i % heads;
-          const T* q = qkv + b * most_rows * 3 * d + h * head_dim;
-          T *key = keys + i * positions * head_dim, *value = values + i * positions * head_dim;
-          head.store(q + d, at.rows, key + at.first * head_dim);
-          head.store(q + 2 * d, at.rows, value + at.first * head_dim);
+          const std::int64_t b = i / queries, h = i % queries, cached = i / group * positions * head_dim;
+          const T* q = qkv + b * most_rows * stride + h * head_dim;
           for (std::int64_t s = 0; s < most_rows; ++s) {
             T* to = out + (b * most_rows + s) * d + h * head_dim;
             if (s < at.rows)
-              head.row(q + s * 3 * d, key, value, at.first + s + 1, scores, sum, to);
+              head.row(q + s * stride, keys + cached, values + cached, at.first + s + 1, scores, sum, to);
             else
               std::fill_n(to, head_dim, from_f32<T>(0.f));
           }

@@ -27,24 +27,28 @@ struct Cursor {
   }
 };
 
-// qkv [B,S,3,H,hd], keys and values [B,H,P,hd], out [B,S,H,hd]
+// qkv [B,S,G+1+1,H,hd], of which the G heads of queries of a head of keys are neighbours, keys and values [B,H,P,hd],
+// out [B,S,H*G,hd]
 template <class T>
 struct Cached {
   const T* qkv;
   T *keys, *values, *out;
   const std::int32_t* cursor;
-  std::int64_t heads, rows, positions, head_dim;
+  std::int64_t heads, group, rows, positions, head_dim;
   float scale;
   bool wide;
 
-  // The offset in qkv of row s of sequence b: q (part 0), k (1) or v (2) of head h.
-  LANCET_DEVICE std::int64_t at(std::int64_t b, std::int64_t s, int part, std::int64_t h) const {
-    return (((b * rows + s) * 3 + part) * heads + h) * head_dim;
+  // The offset in qkv of row s of sequence b: of head h of the queries; of k (part 0) or v (1) of head h of the keys.
+  LANCET_DEVICE std::int64_t query(std::int64_t b, std::int64_t s, std::int64_t h) const {
+    return ((b * rows + s) * (group + 2) * heads + h) * head_dim;
   }
-  // The result of a row, numbered over sequences, heads and rows in this order (that of the caches).
+  LANCET_DEVICE std::int64_t key(std::int64_t b, std::int64_t s, int part, std::int64_t h) const {
+    return query(b, s, (group + part) * heads + h);
+  }
+  // The result of a row, numbered over sequences, heads of queries and rows in this order (that of the caches).
   LANCET_DEVICE T* result(std::int64_t row) const {
-    const std::int64_t s = row % rows, head = row / rows;
-    return out + ((head / heads * rows + s) * heads + head % heads) * head_dim;
+    const std::int64_t s = row % rows, head = row / rows, queries = heads * group;
+    return out + ((head / queries * rows + s) * queries + head % queries) * head_dim;
   }
   // The result of a filler row (zeros), or of a row at an invalid position (NaN).
   template <class Block>
@@ -71,8 +75,8 @@ struct StoreRow {
       const std::int64_t h = i / packs, start = i % packs * Pack<T>::size;
       const std::int64_t to = ((b * c.heads + h) * c.positions + cursor.first + s) * c.head_dim + start;
       const Part part = part_of_row<T>(start, c.head_dim);
-      store(c.keys + to, load(c.qkv + c.at(b, s, 1, h) + start, part, c.wide), part, c.wide);
-      store(c.values + to, load(c.qkv + c.at(b, s, 2, h) + start, part, c.wide), part, c.wide);
+      store(c.keys + to, load(c.qkv + c.key(b, s, 0, h) + start, part, c.wide), part, c.wide);
+      store(c.values + to, load(c.qkv + c.key(b, s, 1, h) + start, part, c.wide), part, c.wide);
     }
   }
 };
@@ -109,7 +113,8 @@ struct AttendRow {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const std::int64_t row = block.index() / splits.count, split = block.index() % splits.count;
-    const std::int64_t s = row % c.rows, head = row / c.rows, b = head / c.heads, h = head % c.heads;
+    const std::int64_t s = row % c.rows, head = row / c.rows, queries = c.heads * c.group;
+    const std::int64_t b = head / queries, h = head % queries;
     const Cursor cursor(c.cursor, c.rows, c.positions);
     if (!cursor.sound || s >= cursor.rows) {
       if (split == 0) c.fill(block, row, cursor.sound);
@@ -123,9 +128,9 @@ struct AttendRow {
       end = begin + Splits::span < end ? begin + Splits::span : end;
       part = splits.part(row, split, c.head_dim);
     }
-    const std::int64_t cache = (head * c.positions + begin) * c.head_dim;
+    const std::int64_t cache = (head / c.group * c.positions + begin) * c.head_dim;
     for (std::int64_t first = 0; first < c.head_dim; first += threads)
-      columns(block, c.qkv + c.at(b, s, 0, h), c.keys + cache, c.values + cache, end - begin, first, c.result(row),
+      columns(block, c.qkv + c.query(b, s, h), c.keys + cache, c.values + cache, end - begin, first, c.result(row),
               part);
   }
 
@@ -214,9 +219,9 @@ struct JoinParts {
   }
 };
 
-// The number of rows over all sequences and heads.
+// The number of rows over all sequences and heads of queries.
 std::int64_t rows_of(const KernelArgs& args) {
-  return args.operands[0].shape()[0] * args.operands[0].shape()[1] * args.operands[1].shape()[1];
+  return args.results[0].shape().elements() / args.operands[1].shape()[3];
 }
 
 std::size_t attention_workspace(const KernelArgs& args) {
@@ -236,6 +241,7 @@ Kernel bind_attention(const KernelArgs& args) {
                            args.results[0].as<T>(),
                            args.operands[3].as<std::int32_t>(),
                            cache[1],
+                           args.attributes.integer("group", 1),
                            qkv[1],
                            cache[2],
                            cache[3],
