@@ -70,14 +70,15 @@ std::vector<Size> dense_sizes(const Config& config, const ir::Mesh& mesh) {
   const Model& m = config.model;
   const Train& t = config.train;
   const double width = double(m.n_embd), inner = double(m.inner()), vocabulary = double(m.padded_vocab());
+  const double heads = double((m.n_head + 2 * m.key_heads()) * m.head_size());  // of queries, keys and values
   const double sequence = double(t.seq_len), tokens = double(t.micro_batch_size) * sequence;
   return {{"a step's tokens (train.micro_batch_size * seq_len * gradient_accumulation_steps * mesh.data * mesh.expert)",
            tokens * double(t.gradient_accumulation_steps) * mesh.size(ir::batch_axes)},
           {"the logits (train.micro_batch_size * seq_len * model.vocab_size)", std::max(tokens, sequence) * vocabulary},
           {"the token embedding (model.vocab_size * n_embd)", vocabulary * width},
           {"the position embedding (model.n_positions * n_embd)", double(m.n_positions) * width},
-          {"the attention's input (train.micro_batch_size * seq_len * 3 * model.n_embd)", tokens * 3 * width},
-          {"the attention's weight (3 * model.n_embd^2)", 3 * width * width},
+          {"the attention's input (train.micro_batch_size * seq_len * 3 * model.n_embd)", tokens * heads},
+          {"the attention's weight (3 * model.n_embd^2)", heads * width},
           {"an FFN's activations (train.micro_batch_size * seq_len * model.n_inner)", tokens * std::max(inner, width)},
           {"an FFN's weight (model.n_embd * n_inner)", width * inner}};
 }
@@ -167,9 +168,9 @@ Status check_stages(const Config& config) {
 }  // namespace
 
 std::int64_t Model::moe_layers() const {
-  if (moe_layer_freq == 0) return 0;
-  const auto multiples = [&](std::int64_t blocks) { return (blocks + moe_layer_freq - 1) / moe_layer_freq; };
-  return multiples(n_layer) - multiples(std::min(first_k_dense_replace, n_layer));
+  std::int64_t layers = 0;
+  for (std::int64_t block = 0; block < n_layer; ++block) layers += is_moe(block);
+  return layers;
 }
 
 std::int64_t Model::experts(int expert_coordinates) const {
@@ -177,11 +178,18 @@ std::int64_t Model::experts(int expert_coordinates) const {
   return num_local_experts ? *num_local_experts : experts_per_rank.value_or(0) * expert_coordinates;
 }
 
-Status check(const Config& config, int ranks) {
+namespace {
+
+Status check_all(const Config& config, int ranks) {
   const Model& m = config.model;
   if (ranks < 1) return refused("expected at least one rank, found {}", ranks);
-  if (m.n_embd % m.n_head != 0)
+  if (!m.head_dim && m.n_embd % m.n_head != 0)
     return refused("model.n_embd: expected a multiple of model.n_head = {}, found {}", m.n_head, m.n_embd);
+  if (m.n_head % m.key_heads() != 0)
+    return refused("model.num_key_value_heads: expected a divisor of model.n_head = {}, found {}", m.n_head,
+                   m.key_heads());
+  if (!m.is_gpt2() && m.head_size() % 2 != 0)
+    return refused("model.head_dim: expected an even number, found {}", m.head_size());
   if (config.train.seq_len < 1 || config.train.seq_len > m.n_positions)
     return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions,
                    config.train.seq_len);
@@ -219,6 +227,16 @@ Status check(const Config& config, int ranks) {
   if (config.comm.transport == Transport::self && ranks > 1)
     return refused("comm.transport: expected \"auto\" or \"mpi\" for {} ranks, found \"self\"", ranks);
   return {};
+}
+
+}  // namespace
+
+Status check(const Config& config, int ranks) {
+  const Status found = check_all(config, ranks);
+  if (found.ok()) return found;
+  Error error = found.error();
+  error.message = in_names_of(config.model.model_type, std::move(error.message));
+  return error;
 }
 
 Status check_data(const Config& config) {

@@ -9,9 +9,7 @@
 namespace lancet::model {
 namespace {
 
-const Split qkv_over_tensor{{Axis::tensor}, 3};  // queries, keys and values, each for itself
-
-class Gpt2 : private Builder {
+class Transformer : private Builder {
  public:
   using Builder::Builder;
 
@@ -24,32 +22,47 @@ class Gpt2 : private Builder {
     const std::int64_t d = model().n_embd, batch = options().batch, sequence = options().sequence;
     tokens_input = input("tokens", {batch, sequence});
     const std::int64_t rows = model().padded_vocab(options().tensor_ranks);
-    const TensorId wte = weight("wte.weight", {rows, d}, {over_tensor, whole}, deviation);
-    parameters.back().unused = (rows - model().vocab_size) * d;
-    parameters.back().extra_rows = rows - model().padded_vocab();
-    const TensorId wpe = weight("wpe.weight", {model().n_positions, d}, {whole, whole}, deviation);
+    const TensorId wte = vocabulary_rows("wte.weight", {rows, d});
+    const TensorId wpe =
+        model().is_gpt2() ? weight("wpe.weight", {model().n_positions, d}, {whole, whole}, deviation) : TensorId{};
     if (decodes()) cursor_ = program.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
-    x_ = decodes() ? emit("embedding_at", {tokens_input, wte, wpe, cursor_}, {}, "wte")[0]
-                   : emit("embedding", {tokens_input, wte, wpe}, {}, "wte")[0];  // [B,S,D]
+    x_ = embedded(wte, wpe);  // [B,S,D]
     split_sequence(x_);
     for (std::int64_t i = 0; i < model().n_layer; ++i) block(i);
     TensorId y = norm("ln_f");
     if (decodes()) y = emit("take_row", {y, cursor_}, {}, "lm_head.row")[0];  // [B,1,D]
+    const TensorId head = model().ties_head() ? wte : vocabulary_rows("lm_head.weight", {rows, d});
     const TensorId logits =
-        emit("linear", {y, wte}, product_of(program.type(y).shape.rows()), "lm_head")[0];  // [B,S,V']
+        emit("linear", {y, head}, product_of(program.type(y).shape.rows()), "lm_head")[0];  // [B,S,V']
     split_features(logits, over_tensor);
     finish(logits);
     return std::move(program);
   }
 
  private:
-  // Layer norm of the residual x_, after adding the result of the last sublayer, delta_.
+  // A weight with a row for each token, padded.
+  TensorId vocabulary_rows(const std::string& name, Shape shape) {
+    const TensorId id = weight(name, shape, {over_tensor, whole}, deviation);
+    parameters.back().unused = (shape[0] - model().vocab_size) * shape[1];
+    parameters.back().extra_rows = shape[0] - model().padded_vocab();
+    return id;
+  }
+
+  // wpe: invalid without learned positions.
+  TensorId embedded(TensorId wte, TensorId wpe) {
+    if (!wpe.valid()) return emit("embedding", {tokens_input, wte}, {}, "wte")[0];
+    if (decodes()) return emit("embedding_at", {tokens_input, wte, wpe, cursor_}, {}, "wte")[0];
+    return emit("embedding", {tokens_input, wte, wpe}, {}, "wte")[0];
+  }
+
+  // The norm of the residual x_, after adding the result of the last sublayer, delta_.
   TensorId norm(const std::string& name) {
-    const TensorId gamma = constant(name + ".weight", {model().n_embd}, {whole}, 1);
-    const TensorId beta = constant(name + ".bias", {model().n_embd}, {whole}, 0);
-    const ops::Attributes attributes{{"eps", model().layer_norm_epsilon}};
-    const auto results = delta_.valid() ? emit("add_layer_norm", {x_, delta_, gamma, beta}, attributes, name)
-                                        : emit("layer_norm", {x_, gamma, beta}, attributes, name);
+    std::vector<TensorId> operands{x_};
+    if (delta_.valid()) operands.push_back(delta_);
+    operands.push_back(constant(name + ".weight", {model().n_embd}, {whole}, 1));
+    if (model().is_gpt2()) operands.push_back(constant(name + ".bias", {model().n_embd}, {whole}, 0));
+    const std::string op = std::string(delta_.valid() ? "add_" : "") + (model().is_gpt2() ? "layer_norm" : "rms_norm");
+    const auto results = emit(op, std::move(operands), {{"eps", model().layer_norm_epsilon}}, name);
     if (delta_.valid()) {
       split_sequence(delta_);
       x_ = results[0];
@@ -62,23 +75,40 @@ class Gpt2 : private Builder {
 
   void block(std::int64_t i) {
     const std::string name = fmt::format("h.{}", i);
-    const TensorId qkv =
-        widen(name + ".attn.c_attn", norm(name + ".ln_1"), 3 * model().n_embd, qkv_over_tensor);  // [B,S,3D]
-    delta_ = narrow(name + ".attn.c_proj", attention(name + ".attn", qkv));
+    delta_ = narrow(name + ".attn.c_proj", attention(name + ".attn", norm(name + ".ln_1")));
     const TensorId y = norm(name + ".ln_2");
     delta_ = model().is_moe(i) ? moe_layer(*this, i, y) : mlp(name + ".mlp", y, model().inner());
   }
 
-  TensorId attention(const std::string& name, TensorId qkv) {
-    ops::Attributes attributes{{"heads", model().n_head}};
+  // Queries, keys and values are one product, of which each is split over tensor for itself.
+  TensorId attention(const std::string& name, TensorId x) {
+    const std::int64_t heads = model().n_head, key_heads = model().key_heads(), size = model().head_size();
+    const Split split{{Axis::tensor}, ir::Blocks::of({heads / key_heads, 1, 1})};
+    TensorId qkv = widen(name + ".c_attn", x, (heads + 2 * key_heads) * size, split);  // [B,S,(H+2G)hd]
+    ops::Attributes attributes{{"heads", key_heads}};
+    if (key_heads != heads) attributes.set("group", heads / key_heads);
+    if (!model().is_gpt2()) qkv = rotated(name, qkv, attributes);
     if (!options().deterministic) attributes.set("deterministic", std::int64_t(0));
     if (!decodes()) return emit("attention", {qkv}, attributes, name)[0];
-    const ir::TensorType cache{options().dtype,
-                               {options().batch, model().n_head, model().n_positions, model().n_embd / model().n_head}};
+    const ir::TensorType cache{options().dtype, {options().batch, key_heads, model().n_positions, size}};
     const TensorId keys = program.add_state(ir::StateKind::keys, name, cache);
     const TensorId values = program.add_state(ir::StateKind::values, name, cache);
     for (const TensorId id : {keys, values}) annotate(id, {whole, over_tensor, whole, whole});
     return emit("attention_decode", {qkv, keys, values, cursor_}, attributes, name)[0];
+  }
+
+  // Queries and keys by their positions; with norms of each head where the family has them.
+  TensorId rotated(const std::string& name, TensorId qkv, ops::Attributes attributes) {
+    attributes.set("head_dim", model().head_size());
+    attributes.set("theta", model().rope_theta);
+    std::vector<TensorId> operands{qkv};
+    if (decodes()) operands.push_back(cursor_);
+    if (model().norms_heads()) {
+      attributes.set("eps", model().layer_norm_epsilon);
+      for (const char* of : {".q_norm.weight", ".k_norm.weight"})
+        operands.push_back(constant(name + of, {model().head_size()}, {whole}, 1));
+    }
+    return emit(decodes() ? "rotate_at" : "rotate", std::move(operands), std::move(attributes), name + ".rotate")[0];
   }
 
   void finish(TensorId logits) {
@@ -113,12 +143,12 @@ class Gpt2 : private Builder {
 }  // namespace
 
 ir::Program build_forward(const config::Model& model, const BuildOptions& options) {
-  return Gpt2(model, options).build();
+  return Transformer(model, options).build();
 }
 
 std::vector<Parameter> parameters(const config::Model& model, std::int64_t tensor_ranks) {
   const BuildOptions options{.tensor_ranks = tensor_ranks};
-  return Gpt2(model, options).take_parameters();
+  return Transformer(model, options).take_parameters();
 }
 
 ParameterCount count_parameters(const config::Model& model) {

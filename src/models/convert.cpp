@@ -431,6 +431,9 @@ config::Model exported_model(const config::Config& config) {
 
 Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
+  if (!model.is_gpt2())
+    return config_error(fmt::format(
+        "model.model_type: expected \"gpt2\", the one family that is exported, found \"{}\"", name(model.model_type)));
   Export files(model, store, options);
   LANCET_TRY(run::check_new_folder(out, files.plan()));
   LANCET_ASSIGN(run::NewFolder folder, run::NewFolder::create(out));

@@ -218,7 +218,8 @@ class Optimize {
   void find_weights() {
     is_weight_.resize(program_.tensors.size());
     for (const ir::Instruction& at : program_.instructions | std::views::reverse) {
-      for (int operand : ops::op(at.op).weights) is_weight_[at.operands[std::size_t(operand)].index()] = true;
+      for (int operand : ops::op(at.op).weights)
+        if (std::size_t(operand) < at.operands.size()) is_weight_[at.operands[std::size_t(operand)].index()] = true;
       const ops::Kind kind = ops::kind(at);
       if ((kind == ops::Kind::collective || kind == ops::Kind::share) && is_weight_[at.results[0].index()])
         is_weight_[at.operands[0].index()] = true;

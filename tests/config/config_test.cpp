@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include "config/fields.h"
 
 #include "config/parsed.h"
 #include "good.h"
@@ -104,9 +105,44 @@ TEST_CASE("a printed config parses to the same config") {
   std::string x, y;
   while (std::getline(a, x) && std::getline(b, y)) {
     const bool value = x.find(": ") != x.npos && x.back() != '{';
-    if (value && x.find("experts_per_rank") == x.npos) CHECK(x != y);
+    if (value && x.find("experts_per_rank") == x.npos && x.find("model_type") == x.npos) CHECK(x != y);
     CHECK(x.substr(0, x.find(':')) == y.substr(0, y.find(':')));
   }
+}
+
+TEST_CASE("a family's fields have its names") {
+  const Config c = good(R"({"model": {"model_type": "qwen3_moe", "hidden_size": 48, "num_hidden_layers": 6,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 10, "intermediate_size": 96, "num_experts": 16,
+    "moe_intermediate_size": 24, "decoder_sparse_step": 3, "max_position_embeddings": 99, "rms_norm_eps": 1e-4,
+    "rope_theta": 500, "tie_word_embeddings": true}})");
+  CHECK(good(to_json(c)) == c);
+  CHECK(c.model.n_embd == 48);
+  CHECK(c.model.head_size() == 10);
+  CHECK(c.model.key_heads() == 2);
+  CHECK(c.model.inner() == 96);
+  CHECK(c.model.expert_inner() == 24);
+  CHECK(c.model.experts(2) == 16);
+  CHECK(c.model.num_experts_per_tok == 8);
+  CHECK_FALSE(c.model.norm_topk_prob);
+  CHECK_FALSE(c.model.capacity_factor);
+  CHECK(c.model.layer_norm_epsilon == 1e-4);
+  for (std::int64_t block = 0; block < 6; ++block) CHECK(c.model.is_moe(block) == (block % 3 == 2));
+  CHECK(c.model.moe_layers() == 2);
+  const Config mixtral =
+      good(R"({"model": {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 20}})");
+  CHECK(mixtral.model.expert_inner() == 20);
+  CHECK(mixtral.model.norm_topk_prob);
+  CHECK(mixtral.model.rope_theta == 1e6);
+  CHECK(mixtral.model.layer_norm_epsilon == 1e-5);
+  CHECK(good(R"({"model": {"model_type": "llama"}})").model.moe_layers() == 0);
+  const std::vector<std::string> wide{"model.model_type=mixtral", "model.num_key_value_heads=5"};
+  CHECK(check(good("{}", wide), 1).error().message ==
+        "config: model.num_key_value_heads: expected a divisor of model.num_attention_heads = 12, found 5");
+  CHECK(parse(R"({"model": {"model_type": "llama", "n_embd": 4}})", "c.json").error().message ==
+        "c.json: model.n_embd: expected a field of model.model_type \"llama\", found one of others; here it is "
+        "model.hidden_size");
+  CHECK(parse(R"({"model": {"rope_theta": 4}})", "c.json").error().message ==
+        "c.json: model.rope_theta: expected a field of model.model_type \"gpt2\", found one of others");
 }
 
 TEST_CASE("an unknown key names itself, the file and the nearest known key") {
@@ -441,7 +477,7 @@ TEST_CASE("the shipped configs parse and fit their ranks") {
 
 TEST_CASE("the help text has one line per field, with default and words") {
   const std::string text = describe();
-  CHECK(text.find("  n_layer                      12           in [1, 10000]; transformer blocks\n") !=
+  CHECK(text.find("  n_layer                      12           gpt2: in [1, 10000]; transformer blocks\n") !=
         std::string::npos);
   CHECK(text.find("how communication is overlapped with computation; lancet plan --help lists the policies") !=
         std::string::npos);
@@ -449,5 +485,8 @@ TEST_CASE("the help text has one line per field, with default and words") {
   std::istringstream in(to_json(good("{}")));
   for (std::string line; std::getline(in, line);) printed += line.find("\": ") != line.npos && line.back() != '{';
   const auto lines = std::size_t(std::count(text.begin(), text.end(), '\n'));
-  CHECK(lines == printed + 9);  // eight sections and the top level have one heading each
+  std::size_t of_others = 0;
+  for (const Field& field : fields()) of_others += !field.is_of(ModelType::gpt2);
+  CHECK(of_others > 0);
+  CHECK(lines == printed + of_others + 9);  // eight sections and the top level have one heading each
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reference training runs of GPT-2 and GPT-2 with mixture-of-experts layers, in plain PyTorch.
+"""Reference training runs of GPT-2, of Llama's descendants, and of both with mixture-of-experts layers, in PyTorch.
 
 Three steps of each case of CASES, computed in float64 and stored as float32 in <case>.safetensors beside this
 script. The C++ tests read these files (reference.h), so they need no PyTorch. README.md describes their content.
@@ -27,6 +27,7 @@ SGD = dict(optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=0.0, clip_grad=0
 # Two narrow experts a token; gradients of the first step alone, so that the files are small.
 SMALL = dict(MODEL, n_embd=8, n_positions=12, vocab_size=31, sequence_length=8, num_experts_per_tok=2,
              moe_intermediate_size=12, gradient_steps=1)
+ROTARY = dict(n_head=4, num_key_value_heads=2, head_dim=4, rope_theta=100.0)
 CASES = {
     "switch_adamw": dict(MODEL, **ADAMW, seed=3, gate="switch", capacity_factor=1.25),
     "batch_prioritized_sgd": dict(MODEL, **SGD, seed=60, gate="batch_prioritized", capacity_factor=1.0),
@@ -44,6 +45,12 @@ CASES = {
                               n_layer=2),
     "hash_adamw": dict(SMALL, **ADAMW, seed=2, gate="hash", num_experts_per_tok=1, capacity_factor=1.0, n_layer=2,
                        moe_layer_freq=1),
+    # Rotary positions, RMS norms, grouped queries, SwiGLU.
+    "llama_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=4, model_type="llama", n_layer=2, moe_layer_freq=0, n_inner=20),
+    "mixtral_sgd": dict(SMALL, **SGD, **ROTARY, seed=1, model_type="mixtral", n_layer=2, moe_layer_freq=1, n_inner=12,
+                        gate="top_k", norm_topk_prob=True, capacity_factor=1.0),
+    "qwen3_moe_adamw": dict(SMALL, **ADAMW, **dict(ROTARY, head_dim=6), seed=1, model_type="qwen3_moe", n_layer=3,
+                            moe_layer_freq=2, n_inner=20, gate="top_k", capacity_factor=1.0, tie_word_embeddings=True),
     "z_loss_sgd": dict(SMALL, **SGD, seed=1, gate="top_k", capacity_factor=1.0, n_layer=2, router_z_loss_coef=0.01),
 }
 
@@ -51,10 +58,18 @@ CASES = {
 # ---- the model
 
 
+def is_rotary(c):
+    return "model_type" in c
+
+
+def norms_heads(c):
+    return c.get("model_type", "").startswith("qwen3")
+
+
 def moe_layers(c):
     freq = c["moe_layer_freq"]
     first = c.get("first_k_dense_replace", 0)
-    return [i for i in range(c["n_layer"]) if freq > 0 and i % freq == 0 and i >= first]
+    return [i for i in range(c["n_layer"]) if freq > 0 and (i + is_rotary(c)) % freq == 0 and i >= first]
 
 
 def parameter_shapes(c):
@@ -62,37 +77,58 @@ def parameter_shapes(c):
     d, e = c["n_embd"], c["num_local_experts"]
     f = c.get("moe_intermediate_size", 4 * d)  # of an expert
     shared = c.get("n_shared_experts", 0) * f
-    shapes = {"wte.weight": [c["vocab_size"], d], "wpe.weight": [c["n_positions"], d]}
+    rotary = is_rotary(c)
+    inner = c.get("n_inner", 4 * d)
+    wide = 2 if rotary else 1  # gate and up of each feature side by side
+    size = c.get("head_dim", d // c["n_head"])
+    heads = c["n_head"] + 2 * c.get("num_key_value_heads", c["n_head"])  # of queries, keys and values
+    if c.get("model_type") == "mixtral":
+        f = inner
+    shapes = {"wte.weight": [c["vocab_size"], d]}
+    if not rotary:
+        shapes["wpe.weight"] = [c["n_positions"], d]
 
-    def layer_norm(name):
-        shapes.update({f"{name}.weight": [d], f"{name}.bias": [d]})
+    def norm(name, width=d):
+        shapes[f"{name}.weight"] = [width]
+        if not rotary:
+            shapes[f"{name}.bias"] = [width]
 
     def linear(name, rows, columns, stack=()):
-        shapes.update({f"{name}.weight": [*stack, rows, columns], f"{name}.bias": [*stack, rows]})
+        shapes[f"{name}.weight"] = [*stack, rows, columns]
+        if not rotary:
+            shapes[f"{name}.bias"] = [*stack, rows]
 
     for i in range(c["n_layer"]):
-        layer_norm(f"h.{i}.ln_1")
-        linear(f"h.{i}.attn.c_attn", 3 * d, d)
-        linear(f"h.{i}.attn.c_proj", d, d)
-        layer_norm(f"h.{i}.ln_2")
+        norm(f"h.{i}.ln_1")
+        linear(f"h.{i}.attn.c_attn", heads * size, d)
+        if norms_heads(c):
+            norm(f"h.{i}.attn.q_norm", size)
+            norm(f"h.{i}.attn.k_norm", size)
+        linear(f"h.{i}.attn.c_proj", d, c["n_head"] * size)
+        norm(f"h.{i}.ln_2")
         if i in moe_layers(c):
             if c["gate"] != "hash":
                 shapes[f"h.{i}.moe.gate.weight"] = [e, d]
             if "router_bias_update_rate" in c:
                 shapes[f"h.{i}.moe.gate.bias"] = [e]
-            linear(f"h.{i}.moe.experts.c_fc", f, d, (e,))
+            linear(f"h.{i}.moe.experts.c_fc", wide * f, d, (e,))
             linear(f"h.{i}.moe.experts.c_proj", d, f, (e,))
             if shared:
                 linear(f"h.{i}.moe.shared_experts.c_fc", shared, d)
                 linear(f"h.{i}.moe.shared_experts.c_proj", d, shared)
         else:
-            linear(f"h.{i}.mlp.c_fc", 4 * d, d)
-            linear(f"h.{i}.mlp.c_proj", d, 4 * d)
-    layer_norm("ln_f")
+            linear(f"h.{i}.mlp.c_fc", wide * inner, d)
+            linear(f"h.{i}.mlp.c_proj", d, inner)
+    norm("ln_f")
+    if rotary and not c.get("tie_word_embeddings", False):
+        shapes["lm_head.weight"] = [c["vocab_size"], d]
     return shapes
 
 
-def ffn(w, name, x):
+def ffn(w, name, x, c):
+    if is_rotary(c):
+        hidden = F.linear(x, w(f"{name}c_fc.weight"))
+        return F.linear(F.silu(hidden[..., 0::2]) * hidden[..., 1::2], w(f"{name}c_proj.weight"))
     hidden = F.gelu(F.linear(x, w(f"{name}c_fc.weight"), w(f"{name}c_fc.bias")), approximate="tanh")
     return F.linear(hidden, w(f"{name}c_proj.weight"), w(f"{name}c_proj.bias"))
 
@@ -112,15 +148,45 @@ def moe(w, x, ids, block, c):
     out = torch.zeros_like(x)
     for e in range(c["num_local_experts"]):
         mine = (r.combine[:, e] != 0).nonzero()[:, 0]
-        y = ffn(lambda name: w(name)[e], "experts.", x[mine])
+        y = ffn(lambda name: w(name)[e], "experts.", x[mine], c)
         out = out.index_add(0, mine, r.combine[mine, e, None] * y)
     if c.get("n_shared_experts", 0) > 0:
-        out = out + ffn(w, "shared_experts.", x)
+        out = out + ffn(w, "shared_experts.", x, c)
     return out, gates.balance_loss(r), z, r
+
+
+def rms_norm(x, weight, c):
+    return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c["layer_norm_epsilon"])
+
+
+def rotated(x, c):
+    """x [B, S, H, hd] by its positions: the halves of a head are the two coordinates of hd/2 planes."""
+    half = x.shape[-1] // 2
+    frequency = c["rope_theta"] ** (-torch.arange(half, dtype=x.dtype) / half)
+    angle = (torch.arange(x.shape[1], dtype=x.dtype)[:, None] * frequency)[:, None]  # [S, 1, hd/2]
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], -1)
+
+
+def grouped_attention(w, x, c):
+    """Causal self-attention in which H / G query heads share a key head."""
+    b, s, _ = x.shape
+    h, g, size = c["n_head"], c["num_key_value_heads"], c["head_dim"]
+    q, k, v = F.linear(x, w("c_attn.weight")).view(b, s, h + 2 * g, size).split([h, g, g], 2)
+    if norms_heads(c):
+        q, k = rms_norm(q, w("q_norm.weight"), c), rms_norm(k, w("k_norm.weight"), c)
+    q, k = rotated(q, c), rotated(k, c)
+    k, v = (t.repeat_interleave(h // g, dim=2) for t in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(size)
+    future = torch.ones(s, s, dtype=torch.bool).triu(1)
+    y = torch.einsum("bhqk,bkhd->bqhd", torch.softmax(scores.masked_fill(future, -math.inf), dim=3), v)
+    return F.linear(y.reshape(b, s, h * size), w("c_proj.weight"))
 
 
 def attention(w, x, c):
     """Causal self-attention, x [B, S, D] -> [B, S, D]."""
+    if is_rotary(c):
+        return grouped_attention(w, x, c)
     b, s, d = x.shape
     qkv = F.linear(x, w("c_attn.weight"), w("c_attn.bias")).view(b, s, 3, c["n_head"], -1)
     q, k, v = qkv.permute(2, 0, 3, 1, 4)  # [B, H, S, D/H] each
@@ -138,9 +204,13 @@ def forward(params, tokens, targets, c):
         return lambda name: params[f"{prefix}.{name}"]
 
     def norm(x, name):
+        if is_rotary(c):
+            return rms_norm(x, params[f"{name}.weight"], c)
         return F.layer_norm(x, x.shape[-1:], params[f"{name}.weight"], params[f"{name}.bias"], c["layer_norm_epsilon"])
 
-    x = params["wte.weight"][tokens] + params["wpe.weight"][:tokens.shape[1]]  # [B, S, D]
+    x = params["wte.weight"][tokens]  # [B, S, D]
+    if not is_rotary(c):
+        x = x + params["wpe.weight"][:tokens.shape[1]]
     aux, z, routing = torch.zeros((), dtype=x.dtype), torch.zeros((), dtype=x.dtype), {}
     for i in range(c["n_layer"]):
         x = x + attention(under(f"h.{i}.attn"), norm(x, f"h.{i}.ln_1"), c)
@@ -150,8 +220,8 @@ def forward(params, tokens, targets, c):
             x = x + out.view_as(x)
             aux, z = aux + layer_aux, z + layer_z
         else:
-            x = x + ffn(under(f"h.{i}.mlp"), "", y)
-    logits = norm(x, "ln_f") @ params["wte.weight"].T  # [B, S, V]
+            x = x + ffn(under(f"h.{i}.mlp"), "", y, c)
+    logits = norm(x, "ln_f") @ params.get("lm_head.weight", params["wte.weight"]).T  # [B, S, V]
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), aux, z, routing
 
 
@@ -172,6 +242,10 @@ def random_words(seed, count):
         yield (z ^ (z >> 31)) >> 40
 
 
+def is_norm(name):
+    return "ln_" in name or "_norm." in name
+
+
 def initial_weights(c):
     """Exact in float32. Larger than a real initialisation, so that every term matters in the loss and gradients."""
     params = {}
@@ -179,11 +253,11 @@ def initial_weights(c):
     words = random_words(c["seed"], sum(math.prod(s) for s in shapes.values()))
     for name, shape in shapes.items():
         u = torch.tensor([next(words) * 2.0**-23 - 1 for _ in range(math.prod(shape))]).view(shape)  # in [-1, 1)
-        if ".ln_" in name or name.startswith("ln_"):
+        if is_norm(name):
             value = u / 8 + (1 if name.endswith("weight") else 0)
         elif name.endswith("bias"):
             value = u / 8
-        elif "gate" in name or name.startswith("w"):
+        elif "gate" in name or name.startswith(("w", "lm_head")):
             value = u / 2
         else:
             value = u * (1.5 / math.sqrt(shape[-1]))
@@ -209,7 +283,7 @@ def is_trained(name):
 
 def decays(name):
     """Matrices decay; biases (also the experts', [E, out]) and layer norms do not."""
-    return name.endswith(".weight") and "ln_" not in name
+    return name.endswith(".weight") and not is_norm(name)
 
 
 def make_optimizer(params, c):

@@ -140,6 +140,32 @@ TEST_CASE("meshes: steps by every router are those of one rank") {
   check_records(test::run_steps(config, mesh.ranks(), loss_steps), expected, 1e-5);
 }
 
+TEST_CASE("meshes: steps of every family are those of one rank") {
+  using config::ModelType;
+  const auto type = GENERATE(ModelType::llama, ModelType::mixtral, ModelType::qwen3, ModelType::qwen3_moe);
+  config::Config alone = test::mesh_config(1);
+  test::set_family(alone.model, type);
+  alone.model.router = config::Router::top_k;
+  alone.model.num_experts_per_tok = 2;
+  const bool drops = GENERATE(true, false);
+  if (!drops && !alone.model.has_moe()) return;
+  if (!drops) alone.model.capacity_factor.reset();
+  const Records expected = test::run_steps(alone, 1, loss_steps);
+  for (const Mesh& mesh :
+       {test::mesh_of(4, 1, 1), test::mesh_of(2, 2, 1), test::mesh_of(1, 2, 2), test::mesh_of(1, 1, 2)}) {
+    if (mesh[Axis::expert] > 1 && !alone.model.has_moe()) continue;
+    config::Config config = test::moved_to(mesh, alone);
+    config.train.zero = mesh[Axis::data] > 1;
+    config.train.sequence_parallel = mesh[Axis::tensor] > 1 && drops;
+    INFO(name(type) << " on " << to_string(mesh) << (drops ? "" : ", without drops"));
+    check_records(test::run_steps(config, mesh.ranks(), loss_steps), expected, 1e-5);
+  }
+  config::Config stages = alone;
+  stages.mesh.stage = 2;
+  INFO(name(type) << " in two stages");
+  check_records(test::run_steps(stages, 2, loss_steps), expected, 1e-5);
+}
+
 TEST_CASE("meshes: bf16 trains alike on every mesh") {
   config::Config alone = test::mesh_config(1);
   alone.train.dtype = DType::bf16;

@@ -48,6 +48,16 @@ void set_router(config::Model& model, const Reference& r) {
 
 config::Config config_of(const Reference& r) {
   config::Config c;
+  if (r.has("model_type")) {
+    c.model.model_type = r.text("model_type") == "llama"     ? config::ModelType::llama
+                         : r.text("model_type") == "mixtral" ? config::ModelType::mixtral
+                                                             : config::ModelType::qwen3_moe;
+    c.model.num_key_value_heads = r.integer("num_key_value_heads");
+    c.model.head_dim = r.integer("head_dim");
+    c.model.rope_theta = r.number("rope_theta");
+    c.model.tie_word_embeddings = r.has("tie_word_embeddings");
+    c.model.n_inner = r.integer("n_inner");
+  }
   c.model.n_layer = r.integer("n_layer");
   c.model.n_head = r.integer("n_head");
   c.model.n_embd = r.integer("n_embd");
@@ -148,7 +158,7 @@ void check_final_weights(Trainer& trainer, const Reference& reference) {
 TEST_CASE("three steps equal PyTorch's") {
   const std::string name = GENERATE("switch_adamw", "batch_prioritized_sgd", "dense_adamw", "top_k_shared_adamw",
                                     "batch_prioritized_narrow_sgd", "gshard_sgd", "sigmoid_adamw", "expert_choice_sgd",
-                                    "hash_adamw", "z_loss_sgd");
+                                    "hash_adamw", "z_loss_sgd", "llama_adamw", "mixtral_sgd", "qwen3_moe_adamw");
   INFO(name);
   const Reference reference = Reference::load(name);
   ReferenceBatches batches(reference);

@@ -57,6 +57,13 @@ void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
       {"one_summand", {{{{t, {4, 90, 137}}}}, {{"axes", "tensor"}}}},
       {"take_shard", {{{{t, {6, 90, 138}}}}, {{"axes", "tensor"}, {"shards", 3}, {"axis", 2}, {"blocks", 2}}}},
       {"take_shard", {{{{t, {12, 90, 48}}}}, {{"axes", "tensor"}, {"shards", 4}, {"axis", 0}}}},
+      {"add_rms_norm", {{{{t, {4, 50, 257}}}, {{t, {4, 50, 257}}}, {{f32, {257}}}}, {{"eps", 1e-6}}}},
+      {"rms_norm", {{{{t, {4, 51, 256}}}, {{f32, {256}}, Fill::positive}}, {{"eps", 1e-6}}}},
+      {"rms_norm_dw", {{{{t, {4, 51, 256}}}, {{t, {4, 51, 256}}}, {{f32, {4, 51, 1}}, Fill::positive}}, {}}},
+      {"rms_norm_dx",
+       {{{{t, {4, 51, 256}}}, {{t, {4, 51, 256}}}, {{f32, {256}}}, {{f32, {4, 51, 1}}, Fill::positive}}, {}}},
+      {"swiglu", {{{{t, {4, 60, 666}}}}, {}}},
+      {"swiglu_dx", {{{{t, {4, 60, 333}}}, {{t, {4, 60, 666}}}}, {}}},
       {"rotate", {{{{t, {2, 70, 448}}}}, {{"heads", 1}, {"group", 5}, {"head_dim", 64}, {"theta", 10000}}}},
       {"rotate",
        {{{{t, {2, 70, 320}}}, {{f32, {80}}}, {{f32, {80}}}},
@@ -109,6 +116,8 @@ void add_moe(std::multimap<std::string_view, Sample>& table, DType t) {
       {"expert_linear_gelu", {{{{t, {5, 40, 72}}}, {{t, {5, 136, 72}}}, {{f32, {5, 136}}}, rows}, routed}},
       {"expert_linear_dx_gelu", {{{{t, {5, 40, 72}}}, {{t, {5, 72, 136}}}, {{t, {5, 40, 136}}}, rows}, routed}},
       {"gelu", {{{{t, {5, 40, 96}}}, rows}, routed}},
+      {"swiglu", {{{{t, {5, 40, 192}}}, rows}, routed}},
+      {"swiglu_dx", {{{{t, {5, 40, 96}}}, {{t, {5, 40, 192}}}, rows}, routed}},
       {"gelu_dx", {{{{t, {5, 40, 96}}}, {{t, {5, 40, 96}}}, rows}, routed}},
   });
 }
