@@ -31,29 +31,11 @@ struct Value {
   const json* operator->() const { return value; }
 };
 
-class TokenizerJson {
+// Reads fields, and keeps the first error.
+class FieldReader {
  public:
-  explicit TokenizerJson(std::string path) : path_(std::move(path)) {}
+  explicit FieldReader(std::string path) : path_(std::move(path)) {}
 
-  Result<TokenizerParts> read(const json& root) {
-    const Value file{&root, ""};
-    check_fields(file, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                        "post_processor", "decoder", "model"});
-    for (const char* name : {"truncation", "padding"})
-      if (!field(file, name)->is_null()) log::warn("{}: {} is not applied", path_, name);
-    parts_.infers_added = false;
-    pipeline_.splits.clear();
-    pipeline_.byte_level = false;
-    read_normalizer(field(file, "normalizer"));
-    read_pre_tokenizer(field(file, "pre_tokenizer"), true, true);
-    read_decoder(field(file, "decoder"));
-    read_model(field(file, "model"), field(file, "added_tokens"));
-    if (!error_) read_post_processor(field(file, "post_processor"));
-    if (error_) return *error_;
-    return std::move(parts_);
-  }
-
- private:
   void fail(const std::string& at, std::string_view expected, std::string_view found) {
     if (!error_)
       error_ =
@@ -96,6 +78,35 @@ class TokenizerJson {
     if (it == names.end()) fail(value, fmt::format("one of {}", fmt::join(names, ", ")));
     return it == names.end() ? 0 : std::size_t(it - names.begin());
   }
+
+ protected:
+  std::string path_;
+  std::optional<Error> error_;
+};
+
+class TokenizerJson : private FieldReader {
+ public:
+  using FieldReader::FieldReader;
+
+  Result<TokenizerParts> read(const json& root) {
+    const Value file{&root, ""};
+    check_fields(file, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                        "post_processor", "decoder", "model"});
+    for (const char* name : {"truncation", "padding"})
+      if (!field(file, name)->is_null()) log::warn("{}: {} is not applied", path_, name);
+    parts_.infers_added = false;
+    pipeline_.splits.clear();
+    pipeline_.byte_level = false;
+    read_normalizer(field(file, "normalizer"));
+    read_pre_tokenizer(field(file, "pre_tokenizer"), true, true);
+    read_decoder(field(file, "decoder"));
+    read_model(field(file, "model"), field(file, "added_tokens"));
+    if (!error_) read_post_processor(field(file, "post_processor"));
+    if (error_) return *error_;
+    return std::move(parts_);
+  }
+
+ private:
   TextStep read_replace(const Value& object) {
     check_fields(object, {"type", "pattern", "content"});
     const Value pattern = field(object, "pattern"), content = field(object, "content");
@@ -375,8 +386,6 @@ class TokenizerJson {
     if (!is_behind) fail(field(object, "single"), "the text among its parts");
   }
 
-  std::string path_;
-  std::optional<Error> error_;
   TokenizerParts parts_;
   Pipeline& pipeline_ = parts_.pipeline;
   std::unordered_map<std::string_view, TokenId> ids_;  // of the vocabulary

@@ -387,8 +387,14 @@ Status copy_tokenizer(const ModelTokenizer& from, const fs::path& to) {
     LANCET_TRY(file.read(0, std::as_writable_bytes(std::span(text))));
     return checkpoint::write_file(files, to / file_name, text);
   };
-  for (const char* file_name : data::kFiles)
-    if (std::error_code error; fs::exists(from.folder / file_name, error)) LANCET_TRY(copy(file_name));
+  const auto is_there = [&](const char* file_name) {
+    std::error_code error;
+    return fs::exists(from.folder / file_name, error);
+  };
+  for (const char* file_name : {"vocab.json", "merges.txt"})
+    if (is_there(file_name) || !is_there("tokenizer.json")) LANCET_TRY(copy(file_name));
+  for (const char* file_name : data::kDescriptions)
+    if (is_there(file_name)) LANCET_TRY(copy(file_name));
   const std::span<const data::TokenId> ends = from.tokenizer.ends();
   LANCET_TRY(write_bounds(to, {from.tokenizer.bos(), {ends.begin(), ends.end()}}));
   return files.sync_folder(to);

@@ -23,17 +23,11 @@ inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 // How the added tokens that a text names are read: each as its id, or as the letters of its name.
 enum class SpecialTokens { ids, text };
 
-// The files of a tokenizer, which copies of it take: the two of GPT-2's form, then those of another form or beside
-// them.
-inline constexpr std::array<const char*, 8> kFiles{"vocab.json",
-                                                   "merges.txt",
-                                                   "added_tokens.json",
-                                                   "tokenizer.json",
-                                                   "tokenizer_config.json",
-                                                   "special_tokens_map.json",
-                                                   "chat_template.jinja",
-                                                   "generation_config.json"};
-inline constexpr std::span<const char* const> kDescriptions = std::span(kFiles).subspan(2);
+// The files beside vocab.json and merges.txt, or in their place, that describe the tokenizer, and that copies of it
+// take.
+inline constexpr std::array<const char*, 6> kDescriptions{"added_tokens.json",     "tokenizer.json",
+                                                          "tokenizer_config.json", "special_tokens_map.json",
+                                                          "chat_template.jinja",   "generation_config.json"};
 
 // The ids below vocab_size that a model's files name: generation_config.json, then config.json, of which the first with
 // such an id counts. None where a folder has neither. Data error: a file that is malformed.
