@@ -193,7 +193,9 @@ TEST_CASE("every command reads tokenizer.json, and exports and imports keep it b
       {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
     "model": {"type": "BPE", "byte_fallback": true, "merges": [["a", "b"], "▁ ab"], "vocab": {)" +
                               vocabulary + "}}}";
-  const std::string tok = folder / "tok", file = folder.write("tok/tokenizer.json", content);
+  const std::string tok = folder / "tok";
+  std::filesystem::create_directory(tok);
+  const std::string file = folder.write("tok/tokenizer.json", content);
   folder.write("tok/tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<s>", "eos_token": "</s>"})");
   std::string text;
   for (int i = 0; i < 200; ++i) text += "ab é ab\n";
