@@ -49,6 +49,13 @@ std::size_t first_invalid_utf8(std::string_view text) {
   return n;
 }
 
+void append_utf8(std::string& text, char32_t c) {
+  const auto push = [&](char32_t byte) { text.push_back(static_cast<char>(static_cast<unsigned char>(byte))); };
+  const int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+  push(more == 0 ? c : (0xFF00u >> (more + 1) & 0xFFu) | c >> (6 * more));
+  for (int i = more; i-- > 0;) push(0x80 | (c >> (6 * i) & 0x3F));
+}
+
 std::string replace_invalid_utf8(std::string_view bytes, const std::function<std::string(unsigned char)>& replacement) {
   std::string text;
   while (!bytes.empty()) {

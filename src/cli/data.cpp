@@ -1,3 +1,4 @@
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -6,6 +7,7 @@
 #include <thread>
 
 #include "commands.h"
+#include "lancet/base/clock.h"
 #include "lancet/base/files.h"
 #include "lancet/base/log.h"
 #include "lancet/data/tokenize.h"
@@ -23,7 +25,8 @@ struct EncodeArguments {
 Status encode(const EncodeArguments& arguments) {
   LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(arguments.tokenizer));
   const std::string text = arguments.text ? *arguments.text : std::string(std::istreambuf_iterator<char>(std::cin), {});
-  LANCET_ASSIGN(const auto ids, tokenizer.encode(text, arguments.special));
+  LANCET_ASSIGN(auto ids, tokenizer.encode(text, arguments.special));
+  if (tokenizer.adds_eos()) ids.push_back(tokenizer.eos());
   std::string line;
   for (data::TokenId id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
   return print(line + "\n");
@@ -33,7 +36,7 @@ void add_encode(CLI::App& data, Selection& selection) {
   CLI::App* command = data.add_subcommand(
       "encode", "Print the token ids of a text: echo -n 'Hello world' | lancet data encode --tokenizer DIR");
   auto arguments = std::make_shared<EncodeArguments>();
-  command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")
+  command->add_option("--tokenizer", arguments->tokenizer, "Folder with tokenizer.json, or vocab.json and merges.txt")
       ->required()
       ->type_name("DIR");
   command->add_option("--text", arguments->text, "The text; default: standard input");
@@ -74,10 +77,13 @@ Status tokenize(const TokenizeArguments& arguments) {
     bar.show(p.total_bytes ? double(p.bytes) / double(p.total_bytes) : 1,
              fmt::format("{:.1f} MB", double(p.bytes) * 1e-6));
   };
+  const auto start = std::chrono::steady_clock::now();
   LANCET_ASSIGN(
       const data::TokenizeResult result,
       data::tokenize_files({arguments.texts.begin(), arguments.texts.end()}, tokenizer, arguments.out, options));
-  log::info("{}: {} tokens of {:.1f} MB of text", arguments.out, result.train_tokens, double(result.bytes) * 1e-6);
+  const double megabytes = double(result.bytes) * 1e-6;
+  log::info("{}: {} tokens of {:.1f} MB of text, {:.1f} MB/s", arguments.out, result.train_tokens, megabytes,
+            megabytes / seconds_since(start));
   if (result.eval_tokens) log::info("{}: {} tokens held out", arguments.eval_out, result.eval_tokens);
   return {};
 }
@@ -87,7 +93,7 @@ void add_tokenize(CLI::App& data, Selection& selection) {
       "tokenize", "Write a token file from texts: lancet data tokenize --tokenizer DIR --out train.bin book.txt");
   auto arguments = std::make_shared<TokenizeArguments>();
   command->add_option("texts", arguments->texts, "UTF-8 text files")->required()->type_name("FILE");
-  command->add_option("--tokenizer", arguments->tokenizer, "Folder with vocab.json and merges.txt")
+  command->add_option("--tokenizer", arguments->tokenizer, "Folder with tokenizer.json, or vocab.json and merges.txt")
       ->required()
       ->type_name("DIR");
   command->add_option("--out", arguments->out, "The token file")->required()->type_name("FILE");

@@ -106,7 +106,7 @@ class Generation {
     LANCET_ASSIGN(decoder_, models::Decoder::create(model_->config(), world_, model_->store(), model_->streams(),
                                                     model_->threads()));
     LANCET_TRY(comm::agree(world_, check_prompt()));
-    if (is_rank0() && !arguments_.only_new) LANCET_TRY(show_all(prompt_));
+    if (is_rank0()) LANCET_TRY(show_prompt());
     return generate();
   }
 
@@ -206,12 +206,18 @@ class Generation {
   }
 
   Status show(std::int32_t token) {
-    if (!arguments_.ids) return print(stream_.push(tokenizer_->bytes(token)));
-    return print(fmt::format("{}{}", std::exchange(first_, false) ? "" : " ", token));
+    const bool is_first = std::exchange(first_, false);
+    if (!arguments_.ids) return print(stream_.push(tokenizer_->bytes(token, is_first)));
+    return print(fmt::format("{}{}", is_first ? "" : " ", token));
   }
-  Status show_all(const Ids& ids) {
-    for (std::int32_t id : ids)
-      if (arguments_.ids || (id != tokenizer_->bos() && !std::ranges::count(ends_, id))) LANCET_TRY(show(id));
+  Status show_prompt() {
+    for (std::int32_t id : prompt_) {
+      if (!arguments_.ids && (id == tokenizer_->bos() || std::ranges::count(ends_, id))) continue;
+      if (!arguments_.only_new)
+        LANCET_TRY(show(id));
+      else if (!arguments_.ids)
+        first_ = false;  // what comes continues the prompt
+    }
     return {};
   }
 
@@ -280,7 +286,7 @@ void add_generate(CLI::App& app, Selection& selection) {
              whole_between(0, std::int64_t(1) << 40));
   command
       ->add_option("--tokenizer", arguments->tokenizer,
-                   "Folder with vocab.json and merges.txt; default: the run's tokenizer")
+                   "Folder with tokenizer.json, or vocab.json and merges.txt; default: the run's")
       ->type_name("DIR");
   command->add_flag("--ids", arguments->ids, "Prompt and result are token ids");
   command->add_flag("--only-new", arguments->only_new, "Do not print the prompt");

@@ -206,7 +206,7 @@ constexpr Field table[] = {
     ROW(model.vocab_pad_multiple, between(1, most_width), "the vocabulary is padded internally to a multiple of this"),
     ROW(data.train, any(), "token file for training (lancet data tokenize writes it)").when(files),
     ROW(data.eval, any(), "token file for evaluation; empty: no evaluation").when(files),
-    ROW(data.tokenizer, any(), "folder with vocab.json and merges.txt; needed to generate text"),
+    ROW(data.tokenizer, any(), "folder with tokenizer.json, or vocab.json and merges.txt; needed to generate text"),
     ROW(data.eval_sequences, between(1, most_steps), "sequences per evaluation, over all ranks").when(evaluated),
     ROW(data.synthetic, any(), "draw tokens from the seed instead of reading data.train and data.eval"),
     ROW(train.steps, between(1, most_steps), "optimizer steps"),

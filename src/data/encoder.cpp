@@ -1,5 +1,7 @@
-// Special tokens divide a text into parts that are encoded each alone, in three steps: Pretokens cuts it into
-// pre-tokens; a cache returns the ids of a pre-token seen before; BPE merges the bytes of a new one. BPE repeatedly
+// Added tokens divide a text into parts that are encoded each alone, in four steps: the normalizer changes it; Splitter
+// cuts it into pre-tokens; a cache returns the ids of a pre-token seen before; BPE merges the bytes or characters of a
+// new one. Where characters are merged, a pre-token may be a whole text, and it is cut into words: before a character
+// that no token has behind another one, such as "▁", and around characters without a token. BPE repeatedly
 // merges the pair of lowest rank, the leftmost of equals, until no pair of neighbours has a rank. Pre-tokens up to 64
 // bytes scan all pairs for each merge. Longer ones use a doubly linked list of tokens and a heap of candidate pairs by
 // (rank, position); a candidate whose tokens were merged meanwhile is skipped. The cache is emptied when it exceeds 16
@@ -20,6 +22,7 @@
 #include <queue>
 #include <span>
 
+#include "lancet/base/utf8.h"
 #include "lancet/data/tokenizer.h"
 #include "text.h"
 #include "tokenizer_tables.h"
@@ -31,12 +34,32 @@ constexpr std::size_t kMostIds = std::size_t{2} << 20;          // before they a
 constexpr std::size_t kScanBytes = 64, kLeastBlockBytes = 256;  // of a pre-token
 constexpr std::size_t kCacheBytes = std::size_t{16} << 20;      // of text and ids
 
+// Removes what single words may not touch: letters, marks, digits, connectors, joiners, and letters in circles.
+const Split& word_split() {
+  static const Split split =
+      *Split::make(R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-)"
+                   R"(\x{1f169}\x{1f170}-\x{1f189}])",
+                   true, SplitBehavior::removed);
+  return split;
+}
+
+// The tokens that merges of a word start from: of its bytes, or of its characters, each of which has one. Returns their
+// number, at most the bytes of the word.
+std::size_t symbols_of(const TokenizerTables& tables, std::string_view word, TokenId* symbols) {
+  std::size_t count = 0;
+  if (tables.pipeline.byte_level) {
+    for (; count < word.size(); ++count) symbols[count] = tables.byte_ids[static_cast<unsigned char>(word[count])];
+  } else {
+    for (std::size_t at = 0; at < word.size(); ++count) symbols[count] = tables.character(next_character(word, at)).id;
+  }
+  return count;
+}
+
 // Quadratic, without an allocation.
 void merge_by_scanning(const TokenizerTables& tables, std::string_view word, std::vector<TokenId>& ids) {
   TokenId token[kScanBytes];
   const PairTable::Entry* pair[kScanBytes];  // pair[i]: token[i] with token[i+1]
-  std::size_t n = word.size();
-  for (std::size_t i = 0; i < n; ++i) token[i] = tables.byte_ids[static_cast<unsigned char>(word[i])];
+  std::size_t n = symbols_of(tables, word, token);
   for (std::size_t i = 0; i + 1 < n; ++i) pair[i] = tables.pairs.find({token[i], token[i + 1]});
   while (n > 1) {
     std::size_t best = n;
@@ -61,14 +84,13 @@ void merge_by_scanning(const TokenizerTables& tables, std::string_view word, std
 // Merges in n log n.
 class HeapMerger {
  public:
-  HeapMerger(const TokenizerTables& tables, std::string_view word) : tables_(tables), nodes_(word.size()) {
+  HeapMerger(const TokenizerTables& tables, std::string_view word) : tables_(tables) {
     LANCET_CHECK(word.size() < INT32_MAX, "a pre-token of {} bytes", word.size());
-    const auto n = static_cast<std::int32_t>(word.size());
-    for (std::int32_t i = 0; i < n; ++i)
-      nodes_[std::size_t(i)] = {tables.byte_ids[static_cast<unsigned char>(word[std::size_t(i)])], i - 1,
-                                i + 1 < n ? i + 1 : -1};
+    std::vector<TokenId> symbols(word.size());
+    const auto n = static_cast<std::int32_t>(symbols_of(tables, word, symbols.data()));
+    for (std::int32_t i = 0; i < n; ++i) nodes_.push_back({symbols[std::size_t(i)], i - 1, i + 1 < n ? i + 1 : -1});
     std::vector<Candidate> candidates;
-    candidates.reserve(word.size());
+    candidates.reserve(nodes_.size());
     for (std::int32_t i = 0; i + 1 < n; ++i)
       if (const auto found = candidate(i)) candidates.push_back(*found);
     heap_ = std::priority_queue<Candidate>(std::less<Candidate>(), std::move(candidates));
@@ -122,26 +144,119 @@ class HeapMerger {
 }  // namespace
 
 struct Encoder::State {
+  State(std::shared_ptr<const TokenizerTables> from, SpecialTokens how)
+      : tables(std::move(from)), special(how), splitter(tables->pipeline.splits) {
+    for (const std::string& token : tables->tokens) block_bytes = std::max(block_bytes, 4 * token.size());
+  }
+
   std::shared_ptr<const TokenizerTables> tables;
   SpecialTokens special;
   std::size_t block_bytes = kLeastBlockBytes;  // at least those of four tokens
-  Pretokens pretokens;
+  Splitter splitter, word_characters{std::span(&word_split(), 1)};
   // Pre-token number i has the ids cached_ids[cached_ends[i-1], cached_ends[i]).
   BytesTable cached;
   std::vector<std::uint32_t> cached_ends;
   std::vector<TokenId> cached_ids;
   const std::function<void()>* take = nullptr;
+  std::string normalized, prepared;
 
-  // Without special tokens.
-  void encode_words(std::string_view text, std::vector<TokenId>& ids) {
-    pretokens.start(text);
-    for (auto word = pretokens.next(); !word.empty(); word = pretokens.next()) encode_word(word, ids);
+  void encode(std::string_view text, bool continues, std::vector<TokenId>& ids) {
+    const Pipeline& pipeline = tables->pipeline;
+    divide(tables->raw_added, text, {true, continues}, ids, [&](std::string_view raw, PieceStart start) {
+      const std::string_view part = apply(pipeline.normalizer, raw, start, normalized);
+      divide(tables->normalized_added, part, start, ids, [&](std::string_view words, PieceStart begin) {
+        splitter.start(apply(pipeline.prepare, words, begin, prepared));
+        for (auto word = splitter.next(); !word.empty(); word = splitter.next())
+          pipeline.byte_level ? encode_word(word, ids) : encode_characters(word, ids);
+      });
+    });
   }
 
  private:
+  // Calls `part` with each text between added tokens.
+  template <class Part>
+  void divide(const PrefixTree& added, std::string_view text, PieceStart start, std::vector<TokenId>& ids,
+              const Part& part) {
+    std::size_t done = 0;
+    const auto text_before = [&](std::size_t end) {
+      if (end > done)
+        part(text.substr(done, end - done), PieceStart{start.of_text && done == 0, start.is_inside && done == 0});
+    };
+    for (std::size_t at = 0; special == SpecialTokens::ids && !added.empty() && at < text.size();) {
+      const auto found = added.may_begin(text[at]) ? added.longest(text.substr(at)) : PrefixTree::Found{};
+      if (found.number < 0) {
+        ++at;
+        continue;
+      }
+      const AddedToken& token = tables->added[std::size_t(found.number)];
+      std::size_t begin = at, end = at + found.size;
+      at = end;
+      if (token.single_word &&
+          (is_word(last_character(text.substr(0, begin))) || is_word(first_character(text.substr(end)))))
+        continue;
+      for (std::string_view c;
+           token.lstrip && begin > done && is_white_space(c = last_character(text.substr(0, begin)));)
+        begin -= c.size();
+      for (std::string_view c; token.rstrip && is_white_space(c = first_character(text.substr(end)));) end += c.size();
+      text_before(begin);
+      ids.push_back(token.id);
+      done = end;
+    }
+    text_before(text.size());
+  }
+
   void append(std::span<const TokenId> more, std::vector<TokenId>& ids) const {
     ids.insert(ids.end(), more.begin(), more.end());
     if (ids.size() >= kMostIds) (*take)();
+  }
+
+  bool is_word(std::string_view character) {
+    word_characters.start(character);
+    return !character.empty() && word_characters.next().empty();
+  }
+
+  // A pre-token whose characters are merged.
+  void encode_characters(std::string_view text, std::vector<TokenId>& ids) {
+    if (tables->pipeline.ignore_merges)
+      if (const TokenId whole = tables->find(text); whole >= 0) return append(std::span(&whole, 1), ids);
+    std::size_t begin = 0;
+    char32_t previous = 0;
+    bool was_known = true;
+    const auto word_before = [&](std::size_t end) {
+      const std::string_view word = text.substr(begin, end - begin);
+      if (!word.empty()) was_known ? encode_word(word, ids) : encode_unknown(word, ids);
+      begin = end;
+    };
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t here = at;
+      const char32_t c = next_character(text, at);
+      const auto& character = tables->character(c);
+      const bool is_known = character.id >= 0;
+      if (is_known != was_known || (is_known && character.begins_words && c != previous)) word_before(here);
+      was_known = is_known;
+      previous = c;
+    }
+    word_before(text.size());
+  }
+
+  // Characters without a token: their bytes, or `unknown`, which the original holds back until another or the end.
+  void encode_unknown(std::string_view word, std::vector<TokenId>& ids) {
+    const TokenId unknown = tables->pipeline.unknown;
+    bool is_held = false;
+    for (std::size_t at = 0; at < word.size();) {
+      const std::size_t here = at;
+      next_character(word, at);
+      TokenId bytes[4];
+      std::size_t count = 0;
+      for (std::size_t i = here; i < at; ++i) bytes[count++] = tables->byte_ids[static_cast<unsigned char>(word[i])];
+      if (std::find(bytes, bytes + count, -1) == bytes + count) {
+        append(std::span(bytes, count), ids);
+      } else if (unknown >= 0) {
+        if (is_held && !tables->pipeline.fuse_unknown) append(std::span(&unknown, 1), ids);
+        is_held = true;
+      }
+    }
+    if (is_held) append(std::span(&unknown, 1), ids);
   }
 
   void encode_word(std::string_view word, std::vector<TokenId>& ids) {
@@ -149,7 +264,11 @@ struct Encoder::State {
     if (cached.arena_bytes() + cached_ids.size() * sizeof(TokenId) > kCacheBytes) clear_cache();
     const std::uint32_t number = cached.find_or_add(word);
     if (number == cached_ends.size()) {
-      merge(word, cached_ids);
+      const TokenId whole = tables->pipeline.ignore_merges ? tables->find(word) : -1;
+      if (whole >= 0)
+        cached_ids.push_back(whole);
+      else
+        merge(word, cached_ids);
       cached_ends.push_back(static_cast<std::uint32_t>(cached_ids.size()));
     }
     const std::uint32_t begin = number == 0 ? 0 : cached_ends[number - 1];
@@ -159,15 +278,15 @@ struct Encoder::State {
   void merge_in_blocks(std::string_view word, std::vector<TokenId>& ids) const {
     std::vector<TokenId> block, next;
     std::size_t size = block_bytes;
-    merge(word.substr(0, size), block);
+    merge(front(word, size), block);
     while (word.size() > size) {
-      std::size_t kept = block.size(), bytes = size;
+      std::size_t kept = block.size(), bytes = front(word, size).size();
       next.clear();
       do {
         bytes -= tables->tokens[std::size_t(block[--kept])].size();
         if (bytes > size / 4 * 3) continue;
         next.clear();
-        merge(word.substr(bytes, block_bytes), next);
+        merge(front(word.substr(bytes), block_bytes), next);
       } while (kept > 0 && (next.empty() || !are_neighbours(block[kept - 1], next.front())));
       size = kept > 0 ? block_bytes : 2 * size;
       if (kept > 0) {
@@ -176,10 +295,16 @@ struct Encoder::State {
         block.swap(next);
       } else {
         block.clear();
-        merge(word.substr(0, size), block);
+        merge(front(word, size), block);
       }
     }
     append(block, ids);
+  }
+
+  // The first bytes of a word, without a part of a character if characters are merged.
+  std::string_view front(std::string_view word, std::size_t size) const {
+    const std::string_view some = word.substr(0, size);
+    return tables->pipeline.byte_level ? some : some.substr(0, complete_utf8(some));
   }
 
   // True if BPE returns the two tokens for their text.
@@ -201,33 +326,17 @@ struct Encoder::State {
   }
 };
 
-Encoder::Encoder(const Tokenizer& tokenizer, SpecialTokens special) : state_(std::make_unique<State>()) {
-  state_->tables = tokenizer.tables_;
-  state_->special = special;
-  for (const std::string& token : state_->tables->tokens)
-    state_->block_bytes = std::max(state_->block_bytes, 4 * token.size());
-}
+Encoder::Encoder(const Tokenizer& tokenizer, SpecialTokens special)
+    : state_(std::make_unique<State>(tokenizer.tables_, special)) {}
 Encoder::~Encoder() = default;
 Encoder::Encoder(Encoder&&) noexcept = default;
 Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 
 Status Encoder::encode(std::string_view text, std::vector<TokenId>& ids, std::uint64_t first_byte,
-                       const std::function<void()>& take) {
+                       const std::function<void()>& take, bool continues) {
   if (const std::size_t bad = first_invalid_utf8(text); bad != text.size()) return not_utf8(text, bad, first_byte);
   state_->take = &take;
-  const TokenizerTables& tables = *state_->tables;
-  std::size_t done = 0;
-  for (std::size_t at = 0; state_->special == SpecialTokens::ids && at < text.size();) {
-    const TokenId id = tables.special_at(text.substr(at));
-    if (id < 0) {
-      ++at;
-      continue;
-    }
-    state_->encode_words(text.substr(done, at - done), ids);
-    ids.push_back(id);
-    done = at += tables.tokens[std::size_t(id)].size();
-  }
-  state_->encode_words(text.substr(done), ids);
+  state_->encode(text, continues, ids);
   return {};
 }
 

@@ -1,9 +1,7 @@
 #include "text.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <pcre2.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -11,37 +9,39 @@
 #include <utility>
 
 #include "lancet/base/check.h"
-#include "lancet/data/tokenizer.h"
 
 namespace lancet::data {
-namespace {
-
-// True if the text ends with a non-ASCII character of Unicode's White_Space.
-bool ends_with_wide_space(std::string_view text) {
-  if (text.ends_with("\xC2\x85") || text.ends_with("\xC2\xA0")) return true;  // U+0085, U+00A0
-  if (text.size() < 3) return false;
-  const auto tail = text.substr(text.size() - 3);
-  const auto last = static_cast<unsigned char>(tail[2]);
-  if (tail.starts_with("\xE2\x80")) {  // U+2000..200A, 2028, 2029, 202F
-    return (last >= 0x80 && last <= 0x8A) || last == 0xA8 || last == 0xA9 || last == 0xAF;
-  }
-  return tail == "\xE1\x9A\x80" || tail == "\xE2\x81\x9F" || tail == "\xE3\x80\x80";  // U+1680, 205F, 3000
-}
-
-bool is_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-}  // namespace
 
 Error not_utf8(std::string_view text, std::size_t invalid, std::uint64_t first_byte) {
   return data_error(fmt::format("expected text in UTF-8, found byte 0x{:02x} at byte {}",
                                 static_cast<unsigned char>(text[invalid]), first_byte + invalid));
 }
 
-std::size_t last_safe_cut(std::string_view text) {
+std::string_view last_character(std::string_view text) {
+  std::size_t begin = text.size();
+  while (begin > 0 && (static_cast<unsigned char>(text[--begin]) & 0xC0) == 0x80) continue;
+  return text.substr(begin);
+}
+
+std::string_view first_character(std::string_view text) {
+  std::size_t end = 0;
+  if (!text.empty()) next_character(text, end);
+  return text.substr(0, end);
+}
+
+bool is_white_space(std::string_view character) {
+  if (character.empty()) return false;
+  std::size_t at = 0;
+  const char32_t c = next_character(character, at);
+  return (c >= '\t' && c <= '\r') || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+std::size_t last_safe_cut(std::string_view text, std::string_view before) {
   for (std::size_t p = text.size(); p-- > 1;) {
-    if (!is_ascii_space(text[p]) || is_ascii_space(text[p - 1])) continue;
-    const bool ascii = static_cast<unsigned char>(text[p - 1]) < 0x80;
-    if (ascii || !ends_with_wide_space(text.substr(0, p))) return p;
+    if (before.find(text[p]) == before.npos) continue;
+    const std::string_view last = last_character(text.substr(0, p));
+    if (!is_white_space(last) && last != "▁") return p;
   }
   return 0;
 }
@@ -110,68 +110,6 @@ std::optional<std::string> from_letters(std::string_view letters) {
   return out;
 }
 
-namespace {
-
-// The pattern uses White_Space in place of \s: GPT-2's \s is Unicode's White_Space, PCRE2's \s also matches U+180E.
-constexpr const char* kPattern =
-    "'(?:[stmd]|re|ve|ll)| ?\\p{L}+| ?\\p{N}+| ?[^\\p{White_Space}\\p{L}\\p{N}]+|"
-    "\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+";
-
-struct Pattern {
-  pcre2_code* code = nullptr;
-  pcre2_match_context* limits = nullptr;
-
-  Pattern() {
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error,
-                         &offset, nullptr);
-    LANCET_CHECK(code != nullptr, "PCRE2 refuses GPT-2's pattern: error {} at {} (10.40 or newer is needed)", error,
-                 offset);
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // if the system forbids it, pcre2_match interprets the pattern
-    limits = pcre2_match_context_create(nullptr);
-    LANCET_CHECK(limits != nullptr, "out of memory");
-    // The interpreter counts each step of a long run against the limit; the pattern itself is linear.
-    pcre2_set_match_limit(limits, UINT32_MAX);
-  }
-  ~Pattern() {
-    pcre2_match_context_free(limits);
-    pcre2_code_free(code);
-  }
-};
-
-const Pattern& pattern() {
-  static const Pattern instance;
-  return instance;
-}
-
-}  // namespace
-
-void Pretokens::FreeScratch::operator()(void* scratch) const {
-  pcre2_match_data_free(static_cast<pcre2_match_data*>(scratch));
-}
-
-Pretokens::Pretokens() : scratch_(pcre2_match_data_create_from_pattern(pattern().code, nullptr)) {
-  LANCET_CHECK(scratch_ != nullptr, "out of memory");
-}
-
-void Pretokens::start(std::string_view text) {
-  text_ = text;
-  at_ = 0;
-}
-
-std::string_view Pretokens::next() {
-  if (at_ == text_.size()) return {};
-  auto* scratch = static_cast<pcre2_match_data*>(scratch_.get());
-  const int found = pcre2_match(pattern().code, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), at_,
-                                PCRE2_NO_UTF_CHECK, scratch, pattern().limits);
-  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(scratch);
-  LANCET_CHECK(found > 0 && ends[0] == at_ && ends[1] > at_, "GPT-2's pattern leaves a gap at byte {} (PCRE2: {})", at_,
-               found);
-  at_ = ends[1];
-  return text_.substr(ends[0], ends[1] - ends[0]);
-}
-
 namespace fs = std::filesystem;
 
 Result<TextPart> whole_text(const fs::path& path) {
@@ -190,7 +128,7 @@ Result<TextPart> whole_text(const fs::path& path) {
 Result<std::uint64_t> next_line(const TextPart& part, std::uint64_t from) {
   constexpr std::size_t kBlock = std::size_t{1} << 20;
   const std::uint64_t begin = from - (from > part.begin ? 1 : 0);  // a line begins after the end of another
-  LANCET_ASSIGN(TextReader reader, TextReader::open({part.path, begin, part.end}, kBlock));
+  LANCET_ASSIGN(TextReader reader, TextReader::open({part.path, begin, part.end}, kBlock, kWhiteSpace));
   for (std::string block;;) {
     LANCET_TRY(reader.next(block));
     if (block.empty()) return part.end;
@@ -199,12 +137,13 @@ Result<std::uint64_t> next_line(const TextPart& part, std::uint64_t from) {
   }
 }
 
-Result<TextReader> TextReader::open(TextPart part, std::size_t chunk_bytes, std::vector<std::string> uncut) {
+Result<TextReader> TextReader::open(TextPart part, std::size_t chunk_bytes, std::string_view cut_before,
+                                    std::vector<std::string> uncut) {
   LANCET_CHECK(chunk_bytes > 0 && part.begin <= part.end, "chunks of {} bytes of [{}, {})", chunk_bytes, part.begin,
                part.end);
   Descriptor file(::open(part.path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) return data_error(fmt::format("{}: cannot open: {}", part.path.string(), std::strerror(errno)));
-  return TextReader(std::move(part), chunk_bytes, std::move(uncut), std::move(file));
+  return TextReader(std::move(part), chunk_bytes, cut_before, std::move(uncut), std::move(file));
 }
 
 Status TextReader::fill(std::size_t wanted) {
@@ -246,8 +185,8 @@ std::size_t TextReader::last_cut(std::string_view text) const {
           return true;
     return false;
   };
-  std::size_t cut = last_safe_cut(text);
-  while (cut > 0 && is_spanned(cut)) cut = last_safe_cut(text.substr(0, cut));
+  std::size_t cut = last_safe_cut(text, cut_before_);
+  while (cut > 0 && is_spanned(cut)) cut = last_safe_cut(text.substr(0, cut), cut_before_);
   return cut;
 }
 

@@ -1,5 +1,4 @@
-// Text: finds positions at which it may be cut, cuts it into pre-tokens, and reads it
-// from files.
+// Text: finds positions at which it may be cut, and reads it from files.
 #pragma once
 
 #include <array>
@@ -21,10 +20,15 @@ namespace lancet::data {
 // The data error for the byte at `invalid` (first_invalid_utf8()). first_byte: the offset of `text` in its source.
 Error not_utf8(std::string_view text, std::size_t invalid, std::uint64_t first_byte = 0);
 
-// The last position p > 0 that follows a character other than white space and precedes ASCII white space; 0 if none
-// does. No pre-token of GPT-2's pattern spans such a position, and no match looks across it (Pretokens), so the ids
-// of the two parts, concatenated, are those of the whole.
-std::size_t last_safe_cut(std::string_view text);
+inline constexpr std::string_view kWhiteSpace = " \t\n\v\f\r";  // of ASCII
+bool is_white_space(std::string_view character);                // Unicode's White_Space
+std::string_view last_character(std::string_view text);         // of valid UTF-8; empty: of an empty text
+std::string_view first_character(std::string_view text);
+
+// The last position p > 0 that follows a character other than white space (and "▁", which tokenizers write for a space)
+// and precedes one of the ASCII characters `before`; 0 if none does. A tokenizer says (TokenizerTables::cut_before)
+// before which of them the ids of the two parts, concatenated, are those of the whole.
+std::size_t last_safe_cut(std::string_view text, std::string_view before);
 
 // GPT-2's byte letters: vocab.json and merges.txt write each byte of a token as one visible character. Visible Latin-1
 // bytes are written as themselves; the other 68 as U+0100, U+0101, ... in the order of the bytes.
@@ -34,32 +38,6 @@ const std::array<std::uint8_t, 256>& byte_order();
 
 std::string to_letters(std::string_view bytes);
 std::optional<std::string> from_letters(std::string_view letters);  // nullopt: a character that is not a byte letter
-
-// Cuts a text into pre-tokens by GPT-2's pattern:
-//
-//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-//
-// Every character belongs to a pre-token, since letters, numbers, other characters and white space each match a branch.
-// White space either fills a pre-token or begins it, so no pre-token spans a position with white space after another
-// character; and the only lookahead starts from white space. Each thread needs its own, since it holds the matcher's
-// scratch; all share the compiled pattern.
-class Pretokens {
- public:
-  Pretokens();
-
-  // Starts on a text, which must be valid UTF-8 and outlive the calls of next().
-  void start(std::string_view text);
-  // The next pre-token; empty at the end.
-  std::string_view next();
-
- private:
-  struct FreeScratch {
-    void operator()(void* scratch) const;
-  };
-  std::unique_ptr<void, FreeScratch> scratch_;
-  std::string_view text_;
-  std::size_t at_ = 0;
-};
 
 // The bytes [begin, end) of a file, or all bytes of a stream.
 struct TextPart {
@@ -78,17 +56,20 @@ Result<std::uint64_t> next_line(const TextPart& part, std::uint64_t from);
 // Reads part of a text file, in bounded memory, in chunks that end at safe cuts (last_safe_cut).
 class TextReader {
  public:
-  // uncut: texts in which no chunk ends.
-  static Result<TextReader> open(TextPart part, std::size_t chunk_bytes, std::vector<std::string> uncut = {});
+  // cut_before: of last_safe_cut(). uncut: texts in which no chunk ends.
+  static Result<TextReader> open(TextPart part, std::size_t chunk_bytes, std::string_view cut_before,
+                                 std::vector<std::string> uncut = {});
 
   // The next chunk; empty at the end. A chunk is longer than chunk_bytes only if it contains no safe cut.
   Status next(std::string& chunk);
   std::uint64_t position() const { return position_; }  // of the next chunk's first byte in the file
 
  private:
-  TextReader(TextPart part, std::size_t chunk_bytes, std::vector<std::string> uncut, Descriptor file)
+  TextReader(TextPart part, std::size_t chunk_bytes, std::string_view cut_before, std::vector<std::string> uncut,
+             Descriptor file)
       : part_(std::move(part)),
         chunk_bytes_(chunk_bytes),
+        cut_before_(cut_before),
         uncut_(std::move(uncut)),
         file_(std::move(file)),
         position_(part_.begin) {}
@@ -97,6 +78,7 @@ class TextReader {
   std::size_t last_cut(std::string_view text) const;
   TextPart part_;
   std::size_t chunk_bytes_;
+  std::string cut_before_;
   std::vector<std::string> uncut_;
   Descriptor file_;
   std::uint64_t position_;

@@ -1,6 +1,7 @@
 // Encodes in rounds: the calling thread reads one chunk per worker, and the workers encode them in parallel. Each
 // writes its ids when those before it are done; one with millions of ids, as of a long line, waits for that. A chunk
-// ends at a position at which no pre-token spans the cut (last_safe_cut), so the ids do not depend on the chunks. The
+// ends at a position that no pre-token spans (Tokenizer::cut_before), so the ids do not depend on the chunks; a text of
+// a tokenizer of which no such positions are known is one chunk. The
 // held-out part is cut off first: the last eval_fraction of all bytes, from the start of the next line on. Both outputs
 // are on the disk before either gets its name.
 #include "lancet/data/tokenize.h"
@@ -27,11 +28,12 @@ namespace {
 // One thread's work: a chunk, the encoder with its cache, the ids that are not written yet.
 struct Worker {
   Encoder encoder;
-  std::string chunk;
+  std::string chunk = {};
   std::uint64_t first_byte = 0;
-  std::vector<TokenId> ids;
-  Status encoded, written;
-  std::exception_ptr failure;
+  bool continues = false;  // the chunk before it
+  std::vector<TokenId> ids = {};
+  Status encoded = {}, written = {};
+  std::exception_ptr failure = {};
 };
 
 class Job {
@@ -39,11 +41,13 @@ class Job {
   Job(const Tokenizer& tokenizer, const TokenizeOptions& options, std::uint64_t total_bytes)
       : options_(options), tokenizer_(tokenizer), eos_(tokenizer.eos()) {
     for (int i = 0; i < std::max(options.threads, 1); ++i)
-      workers_.push_back(Worker{Encoder(tokenizer, options.special), {}, 0, {}, {}, {}, {}});
-    for (const TokenId id : tokenizer.special()) {
-      if (options.special == SpecialTokens::ids && last_safe_cut(tokenizer.bytes(id)) > 0)
-        uncut_.emplace_back(tokenizer.bytes(id));
-      knows_end_of_text_ = knows_end_of_text_ || tokenizer.bytes(id) == kEndOfText;
+      workers_.push_back(Worker{.encoder = Encoder(tokenizer, options.special)});
+    for (const AddedToken& token : tokenizer.added()) {
+      knows_end_of_text_ = knows_end_of_text_ || token.content == kEndOfText;
+      if (options.special == SpecialTokens::text) continue;
+      if (last_safe_cut(token.content, kWhiteSpace) > 0) uncut_.push_back(token.content);
+      // Behind it: it may take the space, or the tokenizer may put another before what follows.
+      for (const char space : tokenizer.cut_before()) uncut_.push_back(token.content + space);
     }
     progress_.total_bytes = total_bytes;
   }
@@ -51,12 +55,14 @@ class Job {
   std::uint64_t bytes() const { return progress_.bytes; }
 
   Status encode(const TextPart& part, TokenWriter& writer) {
-    LANCET_ASSIGN(TextReader reader, TextReader::open(part, options_.chunk_bytes, uncut_));
+    LANCET_ASSIGN(TextReader reader, TextReader::open(part, options_.chunk_bytes, tokenizer_.cut_before(), uncut_));
     ended_ = false;
+    begun_ = !tokenizer_.adds_bos();
     for (;;) {
       std::size_t filled = 0;
       for (; filled < workers_.size(); ++filled) {
         workers_[filled].first_byte = reader.position();
+        workers_[filled].continues = reader.position() > part.begin;
         LANCET_TRY(reader.next(workers_[filled].chunk));
         if (workers_[filled].chunk.empty()) break;
       }
@@ -81,15 +87,20 @@ class Job {
     Worker& worker = workers_[i];
     const auto write_in_turn = [&] {
       for (std::size_t turn = turn_; turn != i; turn = turn_) turn_.wait(turn);
+      const TokenId bos = tokenizer_.bos();
+      if (!begun_ && !worker.ids.empty() && worker.ids.front() != bos)
+        worker.written = writer.append(std::span(&bos, 1));
+      begun_ = begun_ || !worker.ids.empty();
       if (worker.written.ok()) worker.written = writer.append(worker.ids);
       const auto last = std::find_if(worker.ids.rbegin(), worker.ids.rend(), [&](TokenId id) {
-        return id == eos_ || tokenizer_.bytes(id).find_first_not_of(" \t\n\v\f\r") != std::string_view::npos;
+        return id == eos_ || tokenizer_.bytes(id).find_first_not_of(kWhiteSpace) != std::string_view::npos;
       });
       if (last != worker.ids.rend()) ended_ = *last == eos_;
       worker.ids.clear();
     };
     try {
-      worker.encoded = worker.encoder.encode(worker.chunk, worker.ids, worker.first_byte, write_in_turn);
+      worker.encoded =
+          worker.encoder.encode(worker.chunk, worker.ids, worker.first_byte, write_in_turn, worker.continues);
       write_in_turn();
     } catch (...) {  // the calling thread rethrows it
       worker.failure = std::current_exception();
@@ -115,20 +126,21 @@ class Job {
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
   TokenId eos_;
-  std::vector<std::string> uncut_;  // special tokens that a chunk could end in
+  std::vector<std::string> uncut_;  // texts with an added token that a chunk could end in
   bool knows_end_of_text_ = false;
+  bool begun_ = false;  // the token that begins the text was written, or needs not be
   bool ended_ = false;  // nothing but white space was written since the last eos_
   std::vector<Worker> workers_;
   std::atomic<std::size_t> turn_ = 0;  // the worker that writes
   TokenizeProgress progress_;
 };
 
-struct Split {
+struct Halves {
   std::vector<TextPart> train, eval;
 };
 
-Result<Split> split(const std::vector<TextPart>& parts, std::uint64_t total, const TokenizeOptions& options) {
-  Split out;
+Result<Halves> split(const std::vector<TextPart>& parts, std::uint64_t total, const TokenizeOptions& options) {
+  Halves out;
   if (options.eval_fraction == 0) {
     out.train = parts;
     return out;
@@ -195,7 +207,7 @@ Result<TokenizeResult> tokenize_files(const std::vector<std::filesystem::path>& 
     total_bytes = part.is_stream() || total_bytes == TextPart::unknown ? TextPart::unknown : total_bytes + part.end;
     parts.push_back(std::move(part));
   }
-  LANCET_ASSIGN(const Split halves, split(parts, total_bytes, options));
+  LANCET_ASSIGN(const Halves halves, split(parts, total_bytes, options));
   if (tokenizer.eos() < 0 && parts.size() > 1)
     log::warn("the tokenizer has no token that ends a text, so the {} texts are not separated", parts.size());
   Job job(tokenizer, options, total_bytes);

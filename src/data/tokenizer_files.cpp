@@ -104,12 +104,17 @@ std::string content_of(const nlohmann::json& token) {
   return text.is_string() ? text.get<std::string>() : "";
 }
 
-// Appends the added tokens that vocab.json lacks, and returns the texts of all.
-Result<std::set<std::string>> read_added_tokens(const fs::path& folder, std::vector<std::string>& tokens) {
+bool flag_of(const nlohmann::json& token, const char* field) {
+  return token.is_object() && token.value(field, nlohmann::json()) == true;
+}
+
+// Appends the added tokens that the vocabulary lacks, and lists those that are not listed yet.
+Status read_added_tokens(const fs::path& folder, TokenizerParts& parts) {
   const fs::path list = folder / "added_tokens.json", config = folder / "tokenizer_config.json";
   LANCET_ASSIGN(const auto listed, read_object(list, "a tokenizer's added tokens"));
   LANCET_ASSIGN(const auto configured, read_object(config, "a tokenizer's config"));
   std::map<std::string, std::string> by_text;  // the id, as its file writes it
+  std::map<std::string, nlohmann::json> fields;
   for (const auto& [token, id] : listed.items()) by_text[token] = json_text(id);
   const auto decoder = configured.value("added_tokens_decoder", nlohmann::json::object());
   for (const auto& [id, token] : decoder.items()) {
@@ -117,21 +122,30 @@ Result<std::set<std::string>> read_added_tokens(const fs::path& folder, std::vec
     if (!is_new && at->second != id)
       return data_error(fmt::format("{}: expected the id {} of {} for the added token {}, found {}", config.string(),
                                     at->second, list.filename().string(), shown(at->first), shown(id)));
-    for (const char* field : {"lstrip", "rstrip", "single_word"})
-      if (token.is_object() && token.value(field, nlohmann::json()) == true)
-        log::warn("{}: {} of {} is not applied", config.string(), field, shown(at->first));
+    fields[at->first] = token;
   }
+  std::vector<std::string>& tokens = parts.tokens;
+  std::set<TokenId> known;
+  for (const AddedToken& token : parts.added) known.insert(token.id);
   std::map<std::size_t, std::string> by_id;
-  std::set<std::string> added;
   for (const auto& [token, text] : by_text) {
     std::size_t id = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
     const bool is_id = error == std::errc() && end == text.data() + text.size() && !token.empty();
-    if (!is_id || (id >= tokens.size() && !by_id.emplace(id, token).second) ||
+    if (!is_id || (id >= tokens.size() && by_id.contains(id)) ||
         (id < tokens.size() && tokens[id] != token && from_letters(token) != tokens[id]))
       return data_error(fmt::format("{}: expected an id of its own for the added token {}, found {}",
                                     (listed.contains(token) ? list : config).string(), shown(token), shown(text)));
-    added.insert(token);
+    const bool is_new = id >= tokens.size();
+    if (is_new) by_id.emplace(id, token);
+    if (known.contains(TokenId(id))) continue;
+    const nlohmann::json& of = fields[token];
+    parts.added.push_back({.id = TokenId(id),
+                           .content = is_new ? token : tokens[id],
+                           .normalized = flag_of(of, "normalized"),
+                           .lstrip = flag_of(of, "lstrip"),
+                           .rstrip = flag_of(of, "rstrip"),
+                           .single_word = flag_of(of, "single_word")});
   }
   for (const auto& [id, token] : by_id) {
     if (id != tokens.size())
@@ -140,34 +154,50 @@ Result<std::set<std::string>> read_added_tokens(const fs::path& folder, std::vec
                                     shown(token)));
     tokens.push_back(token);
   }
-  return added;
+  return {};
 }
 
+bool is_prefix(const TextStep& step) { return step.kind == TextStep::Kind::prepend; }
+
 // What the tokenizer's own config says comes first, and generation also stops where the model's says.
-Result<TextBounds> read_bounds(const fs::path& folder, const std::vector<std::string>& tokens) {
-  TextBounds bounds;
+Status read_bounds(const fs::path& folder, TokenizerParts& parts) {
+  TextBounds& bounds = parts.bounds;  // of a template of tokenizer.json
+  Pipeline& pipeline = parts.pipeline;
   const fs::path own = folder / "tokenizer_config.json";
   LANCET_ASSIGN(const auto configured, read_object(own, "a tokenizer's config"));
   const auto named = [&](const char* field) {
-    const auto it = std::ranges::find(tokens, content_of(configured.value(field, nlohmann::json())));
-    return it == tokens.end() ? TokenId(-1) : TokenId(it - tokens.begin());
+    const auto it = std::ranges::find(parts.tokens, content_of(configured.value(field, nlohmann::json())));
+    return it == parts.tokens.end() ? TokenId(-1) : TokenId(it - parts.tokens.begin());
   };
-  bounds.begin = named("bos_token");
-  if (const TokenId end = named("eos_token"); end >= 0) bounds.ends.push_back(end);
-  for (const char* field : {"add_prefix_space", "add_bos_token"})
-    if (configured.value(field, nlohmann::json()) == true) log::warn("{}: {} is not applied", own.string(), field);
-  const auto of_model = model_bounds(folder, int(tokens.size()));
+  const TokenId begin = named("bos_token"), end = named("eos_token");
+  for (auto [field, token, adds, name] : {std::tuple("add_bos_token", begin, &pipeline.adds_bos, "bos_token"),
+                                          std::tuple("add_eos_token", end, &pipeline.adds_eos, "eos_token")}) {
+    const nlohmann::json wanted = configured.value(field, nlohmann::json());
+    if (!wanted.is_boolean()) continue;
+    if (wanted && token < 0)
+      return data_error(fmt::format("{}: {}: expected a token of the vocabulary, since {} is true, found {}",
+                                    own.string(), name, field, shown(configured.value(name, nlohmann::json()))));
+    *adds = wanted;
+    if (wanted && token == begin) bounds.begin = begin;
+    if (wanted && token == end) bounds.ends = {end};
+  }
+  bounds.add(begin, end >= 0 ? std::span(&end, 1) : std::span<const TokenId>());
+  const bool prefixes =
+      std::ranges::any_of(pipeline.normalizer, &is_prefix) || std::ranges::any_of(pipeline.prepare, &is_prefix);
+  if (configured.value("add_prefix_space", nlohmann::json()) == true && !prefixes)
+    log::warn("{}: add_prefix_space is not applied", own.string());
+  const auto of_model = model_bounds(folder, int(parts.tokens.size()));
   if (of_model.ok())
     bounds.add(of_model->begin, of_model->ends);
   else
     log::warn("{}; the ids that it and the model's other config name are left out", of_model.error().message);
-  return bounds;
+  return {};
 }
 
 // Checks that no merge is missing. Every token must be a byte, the result of a merge, or an added token. If merges are
 // missing, the first of them merged two tokens that can still be made. So a token is refused if no merge makes it
 // although two such tokens form its bytes, unless it is marked as added. A token that no such pair forms needs no mark.
-Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer, const std::set<std::string>& added) {
+Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer, const std::set<TokenId>& added) {
   std::vector<bool> made(std::size_t(tokenizer.vocab_size()));
   std::unordered_map<std::string_view, TokenId> ids;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -185,7 +215,7 @@ Status check_belong_together(const fs::path& folder, const Tokenizer& tokenizer,
   TokenId first = -1;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     const std::string_view token = tokenizer.bytes(id);
-    if (token.size() == 1 || has_special_form(token) || added.contains(std::string(token))) continue;
+    if (token.size() == 1 || has_special_form(token) || added.contains(id)) continue;
     ++expected;
     for (std::size_t cut = 1; first < 0 && !made[std::size_t(id)] && cut < token.size(); ++cut)
       if (is_made(token.substr(0, cut)) && is_made(token.substr(cut))) first = id;
@@ -231,18 +261,22 @@ Result<TextBounds> model_bounds(const fs::path& folder, int vocab_size) {
 
 Result<Tokenizer> Tokenizer::load(const fs::path& folder) {
   std::error_code ignored;
-  if (!fs::exists(folder / "vocab.json", ignored) && fs::exists(folder / "tokenizer.json", ignored))
-    return data_error(fmt::format("{}: expected vocab.json and merges.txt, found tokenizer.json, which is not read",
-                                  folder.string()));
-  LANCET_ASSIGN(auto tokens, read_vocabulary(folder / "vocab.json"));
-  LANCET_ASSIGN(auto merges, read_merges(folder / "merges.txt", tokens));
-  LANCET_ASSIGN(const auto added, read_added_tokens(folder, tokens));
-  LANCET_ASSIGN(TextBounds bounds, read_bounds(folder, tokens));
-  for (std::size_t id = 0; id < tokens.size(); ++id)
-    if (added.contains(tokens[id])) bounds.added.push_back(TokenId(id));
-  auto tokenizer = make(std::move(tokens), std::move(merges), std::move(bounds));
+  const bool is_json = fs::exists(folder / "tokenizer.json", ignored);
+  TokenizerParts parts;
+  if (is_json) {
+    LANCET_ASSIGN(parts, read_tokenizer_json(folder / "tokenizer.json"));
+  } else {
+    LANCET_ASSIGN(parts.tokens, read_vocabulary(folder / "vocab.json"));
+    LANCET_ASSIGN(parts.merges, read_merges(folder / "merges.txt", parts.tokens));
+    parts.of_model = parts.tokens.size();
+  }
+  LANCET_TRY(read_added_tokens(folder, parts));
+  LANCET_TRY(read_bounds(folder, parts));
+  std::set<TokenId> added;
+  for (const AddedToken& token : parts.added) added.insert(token.id);
+  auto tokenizer = make(std::move(parts));
   if (!tokenizer) return data_error(fmt::format("{}: {}", folder.string(), tokenizer.error().message));
-  LANCET_TRY(check_belong_together(folder, *tokenizer, added));
+  if (!is_json) LANCET_TRY(check_belong_together(folder, *tokenizer, added));
   return tokenizer;
 }
 

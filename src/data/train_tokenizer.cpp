@@ -165,8 +165,8 @@ class WordCounts {
 
  private:
   void count(std::string_view text) {
-    pretokens_.start(text);
-    for (auto word = pretokens_.next(); !word.empty(); word = pretokens_.next()) {
+    splitter_.start(text);
+    for (auto word = splitter_.next(); !word.empty(); word = splitter_.next()) {
       for (; word.size() > kLongestWord; word.remove_prefix(kLongestWord)) count_word(word.substr(0, kLongestWord));
       count_word(word);
     }
@@ -178,7 +178,7 @@ class WordCounts {
     ++counts_[number];
   }
 
-  Pretokens pretokens_;
+  Splitter splitter_{std::span(&Split::gpt2(), 1)};
   BytesTable words_;
   std::vector<std::int64_t> counts_;
 };
@@ -234,7 +234,7 @@ Result<Tokenizer> train_tokenizer(const std::vector<std::filesystem::path>& text
   std::string chunk;
   for (const auto& path : texts) {
     LANCET_ASSIGN(TextPart part, whole_text(path));
-    LANCET_ASSIGN(TextReader reader, TextReader::open(std::move(part), kChunkBytes));
+    LANCET_ASSIGN(TextReader reader, TextReader::open(std::move(part), kChunkBytes, kWhiteSpace));
     for (;;) {
       const std::uint64_t first_byte = reader.position();
       LANCET_TRY(reader.next(chunk));

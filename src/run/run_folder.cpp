@@ -181,7 +181,8 @@ Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Com
 std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::path& run) {
   std::error_code ignored;
   for (const fs::path& folder : {fs::path(config.data.tokenizer), run / own_tokenizer})
-    if (!folder.empty() && fs::exists(folder / "vocab.json", ignored)) return folder;
+    for (const char* file : {"tokenizer.json", "vocab.json"})
+      if (!folder.empty() && fs::exists(folder / file, ignored)) return folder;
   return {};
 }
 
@@ -394,9 +395,14 @@ Status copy_tokenizer(const ModelTokenizer& from, const fs::path& to) {
     LANCET_TRY(file.read(0, std::as_writable_bytes(std::span(text))));
     return checkpoint::write_file(files, to / file_name, text);
   };
-  for (const char* file_name : {"vocab.json", "merges.txt"}) LANCET_TRY(copy(file_name));
+  const auto is_there = [&](const char* file_name) {
+    std::error_code error;
+    return fs::exists(from.folder / file_name, error);
+  };
+  for (const char* file_name : {"vocab.json", "merges.txt"})
+    if (is_there(file_name) || !is_there("tokenizer.json")) LANCET_TRY(copy(file_name));
   for (const char* file_name : data::kDescriptions)
-    if (std::error_code error; fs::exists(from.folder / file_name, error)) LANCET_TRY(copy(file_name));
+    if (is_there(file_name)) LANCET_TRY(copy(file_name));
   const std::span<const data::TokenId> ends = from.tokenizer.ends();
   LANCET_TRY(write_bounds(to, {from.tokenizer.bos(), {ends.begin(), ends.end()}}));
   return files.sync_folder(to);

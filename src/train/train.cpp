@@ -264,7 +264,7 @@ class Run {
     LANCET_ASSIGN(const auto ids, state_.trainer->generate(prompt, train.sample_tokens));
     if (!ids) return true;
     std::string text;
-    for (const data::TokenId id : *ids) text += tokenizer->bytes(id);
+    for (const data::TokenId id : *ids) text += tokenizer->bytes(id, text.empty());
     log::info("sample: {}", replace_invalid_utf8(text));
     return false;
   }

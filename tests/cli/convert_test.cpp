@@ -1,4 +1,6 @@
 // Output and checks of import and export before they start their work.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "cli/commands.h"
@@ -60,7 +62,7 @@ TEST_CASE("an import without one of a tokenizer's two files says that it leaves 
 }
 
 TEST_CASE(
-    "an import of a folder with tokenizer.json alone leaves the tokenizer out, and keeps the ids that end texts") {
+    "an import of a folder with a bad tokenizer.json leaves the tokenizer out, and keeps the ids that end texts") {
   const test::TemporaryFolder folder;
   const std::string hf = folder / "hf";
   std::filesystem::copy(LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2", hf);
@@ -69,9 +71,8 @@ TEST_CASE(
   const auto outcome = test::lancet("import --from " + hf + " --out " + (folder / "run"));
   INFO(outcome.output);
   CHECK(outcome.code == 0);
-  CHECK(outcome.lines_with("warning: " + hf +
-                           ": expected vocab.json and merges.txt, found tokenizer.json, which is not read; the model "
-                           "is imported without its tokenizer") == 1);
+  CHECK(outcome.lines_with("warning: " + hf + "/tokenizer.json: decoder.type: expected one of ") == 1);
+  CHECK(outcome.lines_with("found null; the model is imported without its tokenizer") == 1);
   REQUIRE(test::lancet("export --to hf --from " + (folder / "run") + " --out " + (folder / "out")).code == 0);
   std::ifstream in(folder / "out/config.json");
   const auto config = test::json_in(std::string(std::istreambuf_iterator<char>(in), {}));
@@ -175,6 +176,53 @@ TEST_CASE("a model and tokens or a tokenizer that do not belong together are ref
   REQUIRE(write_file(path, checkpoint::to_json(*manifest)).ok());
   check_said(lancet("eval --from " + checkpoint + " --data " + (folder / "other.bin")), 0, {"loss "});
   check_said(train("other", folder / "any", "--set train.steps=1 --init-from " + checkpoint), 0, {"step 1/1 | loss "});
+}
+
+TEST_CASE("every command reads tokenizer.json, and exports and imports keep it byte for byte") {
+  const TemporaryFolder folder;
+  std::string vocabulary = R"("<s>": 0, "</s>": 1)";  // then the bytes, "▁", "a", "b"
+  for (int byte = 0; byte < 256; ++byte) vocabulary += fmt::format(R"(,"<0x{:02X}>": {})", byte, 2 + byte);
+  vocabulary += R"(, "▁": 258, "a": 259, "b": 260, "ab": 261, "▁ab": 262)";
+  const std::string content = R"({"version" : "1.0", "added_tokens": [
+    {"id": 0, "content": "<s>", "normalized": false, "special": true},
+    {"id": 1, "content": "</s>", "normalized": false, "special": true}],
+    "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+    "pre_tokenizer": null,
+    "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+      {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "model": {"type": "BPE", "byte_fallback": true, "merges": [["a", "b"], "▁ ab"], "vocab": {)" +
+                              vocabulary + "}}}";
+  const std::string tok = folder / "tok";
+  std::filesystem::create_directory(tok);
+  const std::string file = folder.write("tok/tokenizer.json", content);
+  folder.write("tok/tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<s>", "eos_token": "</s>"})");
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "ab é ab\n";
+  const std::string book = folder.write("book.txt", text), tokens = folder / "tokens.bin", run = folder / "run";
+  check_said(lancet("data encode --text 'ab aé' --tokenizer " + tok), 0, {"0 262 258 259 197 171"});
+  check_said(lancet("data tokenize --tokenizer " + tok + " --out " + tokens + " " + book), 0, {"MB/s"});
+  const std::string config = folder.write("small.json", test::small_config_text);
+  const auto train = [&](int ids) {
+    return lancet(
+        fmt::format("train {} --set data.synthetic=false --set model.vocab_size={} --set data.train={} "
+                    "--set data.tokenizer={} --set train.sample_tokens=2 --set train.sample_prompt=ab "
+                    "--set train.steps=1 --set train.save_interval=1 --run-dir {}",
+                    config, ids, tokens, tok, run));
+  };
+  check_said(train(262), 3, {"expected a vocabulary of at most model.vocab_size = 262 ids in " + tok});
+  check_said(train(263), 0, {"sample: <s>"});
+  check_said(lancet("eval --data " + tokens + " --from " + run), 0, {"loss "});
+  const auto generated = lancet("generate --prompt 'ab aé' --max-tokens 0 --from " + run);
+  CHECK(generated.output.starts_with("ab aé\n"));
+  CHECK(generated.lines_with("after a prompt of 6") == 1);  // with "<s>"
+  REQUIRE(lancet("export --to hf --from " + run + " --out " + (folder / "hf")).code == 0);
+  REQUIRE(lancet("import --from " + (folder / "hf") + " --out " + (folder / "again")).code == 0);
+  for (const char* copy : {"hf/tokenizer.json", "again/tokenizer/tokenizer.json"})
+    CHECK(*read_file(folder / copy, "a tokenizer") == content);
+  check_said(lancet("generate --prompt ab --max-tokens 1 --from " + (folder / "again")), 0, {"1 tokens after"});
+  folder.write("tok/tokenizer.json", content.substr(0, 500));
+  check_said(lancet("data encode --text a --tokenizer " + tok), 3, {"error: " + file + ":"});
 }
 
 TEST_CASE("an export and an import keep a model's tokenizer, and a replaced one is refused") {

@@ -1,5 +1,7 @@
 #include "support.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +27,16 @@ std::vector<std::string> Folder::names() const {
   for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
+}
+
+long peak_kb(const std::function<bool()>& run) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(run() ? 0 : 1);
+  int status = -1;
+  rusage usage{};
+  REQUIRE(::wait4(child, &status, 0, &usage) == child);
+  REQUIRE(status == 0);
+  return usage.ru_maxrss;
 }
 
 std::string slurp(const fs::path& path) {

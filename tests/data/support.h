@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,6 +31,9 @@ class Folder {
  private:
   std::filesystem::path path_;
 };
+
+// The most memory of a process of its own that runs this.
+long peak_kb(const std::function<bool()>& run);
 
 std::string slurp(const std::filesystem::path& path);
 void spit(const std::filesystem::path& path, std::string_view content);

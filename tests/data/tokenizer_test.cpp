@@ -155,13 +155,6 @@ TEST_CASE("Files beside a vocabulary name added tokens and the tokens at which t
              Catch::Matchers::Contains("expected an id of its own for the added token '<s>', found '5'"));
 }
 
-TEST_CASE("A folder with tokenizer.json alone is refused by that name") {
-  const Folder folder;
-  spit(folder / "tokenizer.json", "{}");
-  CHECK(error_of(Tokenizer::load(folder.path())) ==
-        folder.path().string() + ": expected vocab.json and merges.txt, found tokenizer.json, which is not read");
-}
-
 TEST_CASE("Encoding equals the published algorithm") { check_against_reference(small_tokenizer(), 1); }
 
 TEST_CASE("Encoding with GPT-2's vocabulary equals the published algorithm") {

@@ -155,7 +155,7 @@ struct Model {
 struct Data {
   std::string train;                 // token file; empty only with `synthetic`
   std::string eval;                  // token file; empty: no evaluation
-  std::string tokenizer;             // folder with vocab.json and merges.txt; needed only to generate text
+  std::string tokenizer;             // folder with tokenizer.json, or vocab.json and merges.txt; to generate text
   std::int64_t eval_sequences = 64;  // over all ranks
   bool synthetic = false;            // tokens drawn from the seed in place of files
   friend bool operator==(const Data&, const Data&) = default;

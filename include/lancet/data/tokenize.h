@@ -1,5 +1,6 @@
 // Encodes text files to token files, in bounded memory and on several threads. The ids do not depend on the chunk size
-// or the number of threads: they equal those of encoding each file as one text. Tokenizer::eos(), if there is one, ends
+// or the number of threads: they equal those of encoding each file as one text, which begins with
+// Tokenizer::bos() where the tokenizer adds it. Tokenizer::eos(), if there is one, ends
 // each file: it is appended unless nothing but white space follows the last one in the file.
 #pragma once
 

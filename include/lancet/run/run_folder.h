@@ -143,9 +143,8 @@ class NewFolder {
       : target_(std::move(target)), temporary_(std::move(temporary)) {}
   std::filesystem::path target_, temporary_;
 };
-// Copies vocab.json, merges.txt and, where they exist, the files beside them that describe the tokenizer and
-// generation. generation_config.json of the copy names the tokens at which texts begin and end, whichever file of
-// its folder does.
+// Copies the files of a tokenizer (data::kDescriptions, vocab.json and merges.txt) byte by byte, except that
+// generation_config.json of the copy names the tokens at which texts begin and end, whichever file of its folder does.
 Status copy_tokenizer(const ModelTokenizer& from, const std::filesystem::path& to);
 
 }  // namespace lancet::run
