@@ -10,8 +10,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -183,6 +185,17 @@ bool is_open_stream(const fs::path& path) {
   const bool open = path == "/dev/stdin" || folder == "/dev/fd" || folder == "/proc/self/fd";
   std::error_code ignored;
   return open && (fs::is_fifo(path, ignored) || fs::is_character_file(path, ignored));
+}
+
+Result<bool> read_standard_input(std::string& text, std::chrono::milliseconds time) {
+  pollfd entry{STDIN_FILENO, POLLIN, 0};
+  if (::poll(&entry, 1, static_cast<int>(time.count())) <= 0) return false;
+  std::array<char, 1 << 16> buffer;
+  const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+  if (count < 0 && (errno == EINTR || errno == EAGAIN)) return false;
+  if (count < 0) return data_error(fmt::format("standard input: expected text, found: {}", std::strerror(errno)));
+  text.append(buffer.data(), static_cast<std::size_t>(count));
+  return count == 0;
 }
 
 Result<std::string> read_file(const fs::path& path, std::string_view what, std::uint64_t most) {

@@ -24,7 +24,10 @@ struct EncodeArguments {
 
 Status encode(const EncodeArguments& arguments) {
   LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(arguments.tokenizer));
-  const std::string text = arguments.text ? *arguments.text : std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::string text = arguments.text.value_or("");
+  for (bool done = arguments.text.has_value(); !done;) {
+    LANCET_ASSIGN(done, read_standard_input(text, std::chrono::seconds(1)));
+  }
   LANCET_ASSIGN(auto ids, tokenizer.encode(text, arguments.special));
   if (tokenizer.adds_eos()) ids.push_back(tokenizer.eos());
   std::string line;

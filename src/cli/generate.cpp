@@ -4,11 +4,7 @@
 #include "lancet/models/generate.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <unistd.h>
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -17,6 +13,7 @@
 
 #include "commands.h"
 #include "lancet/base/clock.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
@@ -62,17 +59,6 @@ struct GenerateArguments {
 
 // Bytes of a prompt: far more than any window holds. Endless input must not fill the memory.
 constexpr std::size_t most_input = 16 << 20;
-
-// Appends what standard input delivers within `time`. Returns true at its end.
-bool read_some(std::string& text, std::chrono::milliseconds time) {
-  pollfd entry{STDIN_FILENO, POLLIN, 0};
-  if (::poll(&entry, 1, static_cast<int>(time.count())) <= 0) return false;
-  std::array<char, 1 << 16> buffer;
-  const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
-  if (count < 0) return errno != EINTR && errno != EAGAIN;
-  text.append(buffer.data(), static_cast<std::size_t>(count));
-  return count == 0;
-}
 
 Result<Ids> parse_ids(std::string_view text, std::int64_t vocabulary) {
   Ids ids;
@@ -167,8 +153,10 @@ class Generation {
     if (is_rank0() && isatty(STDIN_FILENO)) log::info("type the prompt and end it with Ctrl-D:");
     std::string text;
     for (bool done = false; !done;) {
-      const bool mine = is_rank0() && (read_some(text, run::turn_of(model_->config())) || text.size() > most_input);
-      LANCET_ASSIGN(done, comm::any(world_, mine));
+      Result<bool> mine = false;
+      if (is_rank0()) mine = read_standard_input(text, run::turn_of(model_->config()));
+      LANCET_TRY(comm::broadcast_status(world_, mine.ok() ? Status() : Status(mine.error()), 0));
+      LANCET_ASSIGN(done, comm::any(world_, *mine || text.size() > most_input));
     }
     return text;
   }

@@ -30,8 +30,8 @@ char letter(const ir::Instruction& instruction) {
 
 constexpr std::size_t columns = 100;
 
-// What predicted gains were off by at most on emulated devices under even loads (docs/planning.md, "Predicted against
-// measured").
+// What predicted gains were off by at most on emulated devices under even loads (docs/planning.md, "How far a predicted
+// gain is off").
 constexpr double gain_error = 0.02;
 
 // A line where the chosen policy is shorter than all others by less than predictions can tell; else empty.
@@ -44,7 +44,7 @@ std::string nearest_policy(const planner::PlanReport& report) {
   if (!chosen || !nearest) return "";
   const double longer = nearest->timeline.makespan / chosen->timeline.makespan - 1;
   if (longer < 0 || longer >= gain_error) return "";
-  return fmt::format("nearest: {} is {:.1f}% longer; predicted gains are off by up to {:.0f}%\n", nearest->policy,
+  return fmt::format("nearest: {} is {:.1f}% longer; predicted gains are off by up to {:.0f}% on emulated devices\n", nearest->policy,
                      100 * longer, 100 * gain_error);
 }
 

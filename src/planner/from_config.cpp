@@ -205,7 +205,7 @@ Result<std::vector<ir::Program>> programs_to_profile(const StepModel& model, int
   LANCET_ASSIGN(const PlanRequest request, model.request());
   if (model.config.mesh.stage == 1) return programs_to_profile(model.forward, request, hosts);
   LANCET_ASSIGN(std::vector<ir::Program> programs, stage_programs(model.forward, request));
-  for (std::size_t stage = 0, stages = programs.size(); request.memory_limit > 0 && stage < stages; ++stage) {
+  for (std::size_t stage = 0, stages = programs.size(); request.budget() > 0 && stage < stages; ++stage) {
     const passes::Recomputation values(programs[stage]);
     programs.push_back(values.run(values.candidates()));
   }

@@ -70,7 +70,7 @@ const Policy table[] = {
      {.of_micro_batches = true}},
     {"lancet_paper",
      "one pipeline an MoE layer, with copies at its borders, and the greedy dW (Lancet, sections 4 and 5)",
-     {"batch"},
+     {"batch", "capacity"},
      {},
      {pipelines_with_copies, move_dw_greedily},
      {},

@@ -230,8 +230,8 @@ Result<std::vector<Made>> steps_of(const ir::Program& logical, const PlanRequest
   return made;
 }
 
-// Each stage makes again what its own share of the memory asks for. It has to hold what 1F1B holds: other orders are
-// made within what is left.
+// Each stage recomputes what its own budget asks for. It has to hold what 1F1B holds: other orders are made within what
+// is left.
 Status recompute(std::vector<Made>& made, const PlanRequest& request) {
   const int stages = int(made.size());
   const auto repeated = [&](const ir::Program& step) {
@@ -243,12 +243,16 @@ Status recompute(std::vector<Made>& made, const PlanRequest& request) {
     const StepOrder order{
         [&](const ir::Program& step) { return arena_bytes(one_forward_one_backward(repeated(step), stage, stages)); },
         std::min(stages - stage, request.micro_batches)};
+    PlanRequest of_stage = request;
+    const auto costs = request.costs ? request.costs->of_stage(stage) : nullptr;
+    of_stage.costs = costs.get();
+    if (of_stage.budget() == 0) continue;
     ir::Program step = std::move(one.candidate.program);
     const std::int64_t resident = schedule::resident_bytes(repeated(step).program);
-    most = std::max(most, recompute_within_memory(step, resident, request, order, one.pipeline));
+    most = std::max(most, recompute_within_memory(step, resident, of_stage, order, one.pipeline));
     one.candidate = unpredicted(std::move(step));
   }
-  return most <= request.memory_limit ? Status() : memory_limit_too_small(most, request);
+  return request.memory_limit == 0 || most <= request.memory_limit ? Status() : memory_limit_too_small(most, request);
 }
 
 std::vector<const ir::Program*> programs_of(const std::vector<Made>& made) {
@@ -389,7 +393,7 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   LANCET_TRY(check_policy(request.overlap.policy));
   LANCET_TRY(check_skip(request.skip));
   LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
-  if (request.memory_limit > 0) LANCET_TRY(recompute(made, request));
+  LANCET_TRY(recompute(made, request));
   PlanReport of_order;
   LANCET_ASSIGN(StageOrders orders, order(made, request, of_order));
   StageReport times;

@@ -241,8 +241,14 @@ class WithinMemory {
 
   Result<ir::Plan> run(PlanReport* report) {
     LANCET_ASSIGN(std::optional<Planned> found, by_policy());
-    if (!found) {
-      LANCET_ASSIGN(found, in_turns());
+    const Policy* const policy = find_policy(request_.overlap.policy);
+    // A policy that contains sequential is no longer than it with all that it keeps in this budget.
+    if (!found || (found->choice.any() && policy && !policy->from.empty())) {
+      LANCET_ASSIGN(Planned alone, in_turns());
+      if (found && alone.over <= 0 && alone.ms() < found->ms())
+        alone.report.why =
+            fmt::format("sequential recomputes less within {} MB a rank, and is shorter", request_.budget() / mb);
+      if (!found || (alone.over <= 0 && alone.ms() < found->ms())) found = std::move(alone);
     }
     if (!report) return std::move(found->plan);
     *report = std::move(found->report);
@@ -346,7 +352,7 @@ Result<ir::Plan> plan_within_memory(const ir::Program& step, const PlanRequest& 
 std::int64_t recompute_within_memory(ir::Program& step, std::int64_t resident_bytes, const PlanRequest& request,
                                      StepOrder order, Pipeline& pipeline) {
   RecomputeChoices choices(step, times_of(step, request.costs), std::move(order));
-  const RecomputeChoice choice = choices.within(request.memory_limit - resident_bytes);
+  const RecomputeChoice choice = choices.within(request.budget() - resident_bytes);
   if (choice.any()) step = pipeline.run("recompute", step, [&](const ir::Program&) { return choices.program(choice); });
   return resident_bytes + choice.arena_bytes;
 }

@@ -238,6 +238,8 @@ TEST_CASE("missing models and wrong options") {
   check_said(test::shell("printf '' | " LANCET_BINARY " generate --ids --from " + run), 3,
              {"standard input: expected at least one id, found none"});
   check_said(test::shell("echo | " LANCET_BINARY " generate --ids --from " + run), 3, {"standard input"});
+  check_said(test::shell(LANCET_BINARY " generate --ids --from " + run + " </tmp"), 3,
+             {"error: standard input: expected text, found: Is a directory"});
   for (const char* seed : {"-1", "18446744073709551616", "1e3", "0x1", "' 1'"})
     check_said(lancet(generate + "--seed " + seed), 2,
                {"--seed: expected a whole number from 0 to 18446744073709551615"});

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "ops/nn/gelu/math.h"
+#include "ops/nn/swiglu/math.h"
 #include "ops/references/harness.h"
 
 using namespace lancet;
@@ -62,6 +64,15 @@ TEST_CASE("every op has a CPU kernel, a reference and samples") {
   CHECK(references.empty());
   CHECK(samples.empty());
   CHECK(ops::all_ops().size() > 30);
+}
+
+TEST_CASE("gradients of GELU and SwiGLU are finite wherever their inputs are") {
+  for (const float x : {1e4f, 1e12f, 1.5e13f, 1e15f, 3e38f}) {
+    CHECK(ops::gelu_slope(x) == 1);
+    CHECK(ops::gelu_slope(-x) == 0);
+    CHECK(ops::swiglu_dgate(1, x, 2) == 2);
+    CHECK(ops::swiglu_dgate(1, -x, 2) == 0);
+  }
 }
 
 TEST_CASE("kernels against references in double on every sample") {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <unistd.h>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -78,6 +79,9 @@ Status check_writable(const std::filesystem::path& path);
 // True for a pipe or terminal that this process has open, such as /dev/stdin. Opening it again waits for no writer, as
 // opening a named pipe would. It can be read once, and its size is not known.
 bool is_open_stream(const std::filesystem::path& path);
+
+// Appends what standard input delivers within `time`. True at its end. Data error: it cannot be read.
+Result<bool> read_standard_input(std::string& text, std::chrono::milliseconds time);
 
 // The content of a file. Data error: it is not a regular file, is larger than `most` bytes, or cannot be read.
 // what: the noun that errors use, such as "a vocabulary".
