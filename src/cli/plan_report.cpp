@@ -44,8 +44,8 @@ std::string nearest_policy(const planner::PlanReport& report) {
   if (!chosen || !nearest) return "";
   const double longer = nearest->timeline.makespan / chosen->timeline.makespan - 1;
   if (longer < 0 || longer >= gain_error) return "";
-  return fmt::format("nearest: {} is {:.1f}% longer; predicted gains are off by up to {:.0f}% on emulated devices\n", nearest->policy,
-                     100 * longer, 100 * gain_error);
+  return fmt::format("nearest: {} is {:.1f}% longer; predicted gains are off by up to {:.0f}% on emulated devices\n",
+                     nearest->policy, 100 * longer, 100 * gain_error);
 }
 
 std::string stream_row(const ir::Plan& plan, ir::Stream stream, double end) {

@@ -414,7 +414,8 @@ std::string in_names_of(ModelType type, std::string text) {
     if (other == std::end(table)) continue;
     for (std::size_t at = 0; (at = text.find(field.path, at)) != text.npos; ++at) {
       const std::size_t end = at + field.path.size();
-      const bool whole = end == text.size() || !(std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_');
+      const bool whole =
+          end == text.size() || !(std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_');
       if (whole) text.replace(at, field.path.size(), other->path);
     }
   }

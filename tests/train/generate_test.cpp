@@ -13,8 +13,8 @@
 #include "log_capture.h"
 #include "routers.h"
 #include "support.h"
-#include "train/rank_state.h"
 #include "train/meshes.h"
+#include "train/rank_state.h"
 #include "train/runs.h"
 
 namespace lancet {
