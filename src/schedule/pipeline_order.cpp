@@ -81,27 +81,26 @@ class InPipeline {
     return std::size_t(last) + 1;
   }
 
-  // A receive begins the pass through its chunk.
+  // A receive begins the pass through its chunk. What depends on it belongs to that pass, wherever the policy lists it.
   void find_passes() {
-    struct Reached {
-      std::size_t forward, backward;
-    };
     std::vector<PassKind> kinds = pass_kinds(program_, dependencies_);
     keep_beside(kinds);
-    std::vector<Reached> reached(passes_.size(), {0, chunks_ - 1});
+    std::vector<std::size_t> chunk(kinds.size());
     for (std::size_t i = 0; i < kinds.size(); ++i) {
+      if (kinds[i] == PassKind::late) {
+        late_.push_back(ir::id_of(i));
+        continue;
+      }
       const ir::Instruction& at = program_.instructions[i];
-      const std::size_t micro = std::size_t(std::max(at.micro_batch, 0));
-      auto& [forward, backward] = reached[micro];
       const bool is_forward = kinds[i] == PassKind::forward;
-      if (kinds[i] != PassKind::late && ops::kind(at) == ops::Kind::receive)
-        (is_forward ? forward : backward) = std::size_t(at.attributes.integer(ir::chunk_attribute, 0));
-      Passes& of = passes_[micro][is_forward ? forward : backward];
-      (kinds[i] == PassKind::late     ? late_
-       : is_forward                   ? of.forward
-       : kinds[i] == PassKind::weight ? of.weights
-                                      : of.backward)
-          .push_back(ir::id_of(i));
+      chunk[i] = is_forward ? 0 : chunks_ - 1;
+      for (const InstructionId before : dependencies_[i])
+        if (const std::size_t j = before.index();
+            kinds[j] != PassKind::late && program_.instructions[j].micro_batch == at.micro_batch)
+          chunk[i] = is_forward ? std::max(chunk[i], chunk[j]) : std::min(chunk[i], chunk[j]);
+      if (ops::kind(at) == ops::Kind::receive) chunk[i] = std::size_t(at.attributes.integer(ir::chunk_attribute, 0));
+      Passes& of = passes_[std::size_t(std::max(at.micro_batch, 0))][chunk[i]];
+      (is_forward ? of.forward : kinds[i] == PassKind::weight ? of.weights : of.backward).push_back(ir::id_of(i));
     }
   }
 

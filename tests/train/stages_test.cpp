@@ -156,6 +156,21 @@ TEST_CASE(
   check_losses(steps_of(config, ranks, 6), steps_of(whole, ranks / 2, 6));
 }
 
+// The policy lists weight gradients of the parts late, past the receive of the other run of blocks.
+TEST_CASE("stages: parts of layers that drop nothing train in interleaved runs of blocks") {
+  config::Config config = staged(2, 4, PipelineSchedule::interleaved);
+  config.model.n_layer = 4;
+  config.model.capacity_factor.reset();
+  config.model.dropless_imbalance = 1;
+  config.mesh.expert = 2;
+  config::Config whole = config;
+  whole.mesh.stage = 1;
+  config.overlap.policy = GENERATE("flowmoe", "lancet");
+  config.overlap.parts = 2;
+  config.overlap.memory_factor = 10;
+  test::check_records(steps_of(config, 4, 3), steps_of(whole, 2, 3), 1e-5);
+}
+
 TEST_CASE("stages: many micro batches are one run of a plan, or several") {
   const int micro_batches = GENERATE(16, 65);  // five runs of 13
   const config::Config config = staged(3, micro_batches, PipelineSchedule::zero_bubble);
