@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 
@@ -24,6 +25,7 @@ namespace lancet::cost {
 namespace {
 
 constexpr double most_exponent = 10;
+constexpr double most_tokens = 1e15;            // of an expert in a record
 constexpr std::int64_t most_steps = 1'000'000;  // of a law, from one order of experts to the next
 constexpr int orders = 8;
 constexpr std::int64_t most_sampled = 64;  // steps
@@ -141,6 +143,9 @@ Status Loads::read_trace(const std::string& what, const std::string& file) {
     return config_error(fmt::format("{}: {}: {}", what, file, text));
   };
   const auto layers = std::int64_t(model_.blocks.size());
+  std::error_code error;
+  if (std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error))
+    return refused("expected the records of a run (metrics.jsonl), found no regular file");
   std::ifstream in(file);
   if (!in) return refused("expected the records of a run (metrics.jsonl), found no file that can be read");
   int line = 0;
@@ -156,7 +161,8 @@ Status Loads::read_trace(const std::string& what, const std::string& file) {
     for (const auto& counts : *found) {
       std::vector<double> shares;
       for (const auto& count : counts)
-        if (count.is_number() && count.get<double>() >= 0) shares.push_back(count.get<double>());
+        if (count.is_number() && count.get<double>() >= 0 && count.get<double>() <= most_tokens)
+          shares.push_back(count.get<double>());
       if (shares.size() != experts || std::accumulate(shares.begin(), shares.end(), 0.0) <= 0)
         return refused(fmt::format("line {}: expected {} counts of tokens a layer, found others", line, experts));
       knots_.push_back(chosen_with(std::move(shares), model_.choices));

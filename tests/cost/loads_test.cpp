@@ -135,6 +135,10 @@ TEST_CASE("loads that cannot be read is refused in one line") {
           "line 1: expected 4 counts of tokens a layer, found others");
   refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [1, 2, -3, 4]]})",
           "line 1: expected 4 counts of tokens a layer, found others");
+  refused(R"({"layer_expert_tokens": [[1, 2, 3, 4], [1e308, 1e308, 3, 4]]})",
+          "line 1: expected 4 counts of tokens a layer, found others");
+  CHECK(error_of("/dev/zero") ==
+        "emulated.routing: /dev/zero: expected the records of a run (metrics.jsonl), found no regular file");
   CHECK(error_of("trace:" + (folder / "none")) ==
         "emulated.routing: " + (folder / "none") +
             ": expected the records of a run (metrics.jsonl), found no file that can be read");

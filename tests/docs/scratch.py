@@ -15,6 +15,9 @@ TINY = {
     "data": {"train": "data/train.bin", "eval": "data/eval.bin", "tokenizer": "data/tok", "eval_sequences": 2},
     "log": {"peak_tflops": 0.1, "interval": 3},
 }
+# The sizes of the families whose fields have other names.
+TINY_ROTARY = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "hidden_size": 16,
+               "intermediate_size": 32, "max_position_embeddings": 16}
 SECONDS = 240  # of one block; a build with sanitizers takes long
 
 
@@ -66,7 +69,8 @@ class Scratch:
 
     def tiny(self, config, ids):
         for section, fields in TINY.items():
-            config.setdefault(section, {}).update(fields)
+            rotary = section == "model" and "model_type" in config["model"]
+            config.setdefault(section, {}).update(TINY_ROTARY if rotary else fields)
         config["model"]["vocab_size"] = ids
         config["model"].pop("n_inner", None)
         config["threads"] = 1

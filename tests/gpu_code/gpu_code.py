@@ -32,9 +32,9 @@ STATED = {
     "st.release.sys.u32"}
 # Kernels that load and store 16 bytes by one instruction where addresses allow it (`wide`), and those that do one.
 MOVE = (r"(Updates|Map|MapRows|SumInRankOrder|CopyShards<Pack|Combine|CombineDx|Copy|Sum|Embed|StoreRow|TakeRow|"
-        r"AddPositions|AddRuns|JoinRuns|RoundRows|Jitter|LayerNorm|LayerNormDx|LayerNormBackward|MergeSlots|"
+        r"AddPositions|AddRuns|JoinRuns|RoundRows|Jitter|NormRows|NormRowsDx|NormBackward|MergeSlots|"
         r"MoveColumns|LogitGradient|Row<\w+, true|RouterDx|RouterDw|Resize<Pack|PushRows|run_copies)\b")
-LOAD = r"(Squares|Row<\w+, false|AttendRow|LayerNormDw|ColumnSums|LogSums|Router)\b"
+LOAD = r"(Squares|Row<\w+, false|AttendRow|NormRowsDw|ColumnSums|LogSums|Router)\b"
 STORE = r"GroupedTensorProduct<(forward|dx), (round|gelu)>"
 WIDE = r"(\.global)?(\.wb)?\.(v4\.[bufs]32|v2\.[bufs]64)"
 # Kernels that access neighbours one by one, since their rows begin anywhere.
@@ -64,7 +64,7 @@ def tile(edge, depth=32, stages=4, row_sums=False):
 
 def tensor_instructions(kernel):
     """What a kernel must have by its tiles (src/ops/moe/expert_linear/tile_product.h) or its ring; none in most."""
-    if ring := re.match(r"LayerNormBackward<\w+, (\d)>", kernel):  # packs of three tensors, at three places
+    if ring := re.match(r"NormBackward<\w+, \w+, (\d)>", kernel):  # packs of three tensors, at three places
         return collections.Counter({"cp.async.cg": 9 * int(ring[1])})
     product = re.match(r"GroupedTensorProduct<(\w+), (\w+)>", kernel)
     if not product:

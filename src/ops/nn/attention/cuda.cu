@@ -33,13 +33,16 @@ struct PlainAttention {
 
 inline constexpr int attention_threads = 64;
 
-// A position i in head h of sequence b, one of `heads`.
+// A position i in head h of queries of sequence b, which reads the head of keys `key`.
 struct AttentionPosition {
-  std::int64_t b, h, i;
+  std::int64_t b, h, i, key;
 };
+// Of a block's query, or of its key, with the first head of queries that reads it. heads_a_key: of those counted.
 template <class T>
-LANCET_DEVICE AttentionPosition attention_position(const PlainAttention<T>& p, std::int64_t heads, std::int64_t block) {
-  return {block / p.sequence / heads, block / p.sequence % heads, block % p.sequence};
+LANCET_DEVICE AttentionPosition attention_position(const PlainAttention<T>& p, int heads_a_key, std::int64_t block) {
+  const std::int64_t heads = p.heads * heads_a_key, head = block / p.sequence % heads;
+  const int key = int(head) / heads_a_key;
+  return {block / p.sequence / heads, heads_a_key == 1 ? key * p.group : head, block % p.sequence, key};
 }
 // Offsets of position i of a head of queries: of q in qkv, in out, and in lse and row_sums. Of the head of keys that it
 // reads: of k (part 0) or v (1) in qkv.
@@ -50,7 +53,7 @@ LANCET_DEVICE std::int64_t attention_query(const PlainAttention<T>& p, const Att
 template <class T>
 LANCET_DEVICE std::int64_t attention_key(const PlainAttention<T>& p, const AttentionPosition& at, int part,
                                          std::int64_t i) {
-  return (((at.b * p.sequence + i) * (p.group + 2) + p.group + part) * p.heads + at.h / p.group) * p.head_dim;
+  return (((at.b * p.sequence + i) * (p.group + 2) + p.group + part) * p.heads + at.key) * p.head_dim;
 }
 template <class T>
 LANCET_DEVICE std::int64_t attention_out(const PlainAttention<T>& p, const AttentionPosition& at, std::int64_t i) {
@@ -79,7 +82,7 @@ struct AttentionForward {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const AttentionPosition at = attention_position(p, p.heads * p.group, block.index());
+    const AttentionPosition at = attention_position(p, int(p.group), block.index());
     const T* q = p.qkv + attention_query(p, at, at.i);
     auto score = [&](std::int64_t j) {
       return rounded_product(attention_dot(q, p.qkv + attention_key(p, at, 0, j), p.head_dim), p.scale);
@@ -133,7 +136,7 @@ struct AttentionQueryGradient {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const AttentionPosition at = attention_position(p, p.heads * p.group, block.index());
+    const AttentionPosition at = attention_position(p, int(p.group), block.index());
     const std::int64_t out = attention_out(p, at, at.i);
     float row_sum = 0.f;
     for (std::int64_t d = block.thread(); d < p.head_dim; d += threads)
@@ -168,12 +171,12 @@ struct AttentionKeyGradient {
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
-    const AttentionPosition key = attention_position(p, p.heads, block.index());
+    const AttentionPosition key = attention_position(p, 1, block.index());
     AttentionPair* pairs = block.template shared<Shared>().pairs;
     for (std::int64_t first = 0; first < p.head_dim; first += threads) {
       const std::int64_t d = first + block.thread();
       float dk = 0.f, dv = 0.f;
-      AttentionPosition at{key.b, key.h * p.group, key.i};  // of the heads of queries, one after the other
+      AttentionPosition at = key;  // of the heads of queries, one after the other
       for (std::int64_t g = 0; g < p.group; ++g, ++at.h)
         for (std::int64_t chunk = at.i; chunk < p.sequence; chunk += threads) {
           const std::int64_t i = chunk + block.thread();
@@ -186,10 +189,9 @@ struct AttentionKeyGradient {
           }
           block.sync();
         }
-      at.h = key.h * p.group;
       if (d < p.head_dim) {
-        p.dqkv[attention_key(p, at, 0, at.i) + d] = from_f32<T>(dk);
-        p.dqkv[attention_key(p, at, 1, at.i) + d] = from_f32<T>(dv);
+        p.dqkv[attention_key(p, key, 0, key.i) + d] = from_f32<T>(dk);
+        p.dqkv[attention_key(p, key, 1, key.i) + d] = from_f32<T>(dv);
       }
     }
   }
