@@ -1,6 +1,6 @@
 // Reads Hugging Face's tokenizer.json into the parts of a tokenizer. Every object is read with the list of its fields:
 // a field, type or value that is not in this file is an error, since ids would otherwise silently differ. The reader
-// keeps the first error and goes on with empty values, and read_tokenizer_json() returns that error.
+// keeps the first error and continues with empty values; read_tokenizer_json() returns that error.
 #include <fmt/format.h>
 
 #include <algorithm>

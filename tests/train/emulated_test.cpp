@@ -117,7 +117,8 @@ TEST_CASE("an emulated device runs the further rounds of dropless layers that it
   CHECK(even.records[0].rounds == 1);
   CHECK(even.records[0].drop_pct == 0);
 
-  // The fullest expert has 2.5 times the mean: three rounds, or four where a rank draws more. Each step draws anew.
+  // The fullest expert has 2.5 times the mean: three rounds, or four where a rank draws more. Each step draws loads
+  // of its own.
   config.emulated.routing =
       folder.write("trace.jsonl", R"({"layer_expert_tokens": [[160, 96, 0, 0], [64, 64, 96, 32]]})");
   const Seen uneven = run_emulated(config, 2, 2);

@@ -75,7 +75,7 @@ class Tokenizer {
   TokenId eos() const;                    // ends a text of the training data, and is one of ends(); -1: none
   std::span<const TokenId> ends() const;  // at which generation stops
   bool adds_bos() const;                  // texts begin with bos()
-  bool adds_eos() const;                  // texts end with eos(), which encode() leaves out, since a prompt goes on
+  bool adds_eos() const;                  // texts end with eos(); encode() leaves it out, since a prompt continues
   std::span<const AddedToken> added() const;
   std::string_view cut_before() const;    // the ASCII characters before which the ids of a text may be cut: text.h
   std::uint64_t hash() const;             // of tokens and merges; tokenizers with equal hashes encode alike

@@ -1,9 +1,12 @@
-// GPT-2 with mixture-of-experts layers as a logical forward Program: the whole batch on one device. Blocks are Hugging
-// Face's GPT-2 (pre-LN, gelu_new, learned positions, tied head); block i's FFN is an MoE layer where
-// i % moe_layer_freq == 0 and i >= first_k_dense_replace. Every token of such a layer passes, besides the experts of
-// its route, the shared experts, an FFN whose result is added without a weight (Dai et al., DeepSeekMoE, section 3.2).
+// A model with mixture-of-experts layers as a logical forward Program: the whole batch on one device. Blocks are those
+// of model_type at Hugging Face: of gpt2 pre-LN, gelu_new, learned positions, tied head; of the other families RMS
+// norms, rotary positions, grouped queries, SwiGLU, no biases (config::Model). Block i's FFN is an MoE layer where
+// config::Model::is_moe(i). Every token of such a layer passes, besides the experts of its route, gpt2's shared
+// experts, an FFN whose result is added without a weight (Dai et al., DeepSeekMoE, section 3.2).
 //
-// Parameters carry Hugging Face's names; weights of products are [out, in]:
+// Parameters carry the names of Hugging Face's GPT-2 in every family; weights of products are [out, in]. The other
+// families have lm_head.weight, h.0.attn.q_norm.weight and .k_norm.weight, and c_fc with gate and up of each feature
+// side by side, 2F rows:
 //   wte.weight [V',D] (V' padded), wpe.weight [P,D], h.0.ln_1.weight, h.0.attn.c_attn.weight [3D,D], ..., ln_f.bias
 //   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E,F,D], .c_proj.weight [E,D,F]
 //   h.0.moe.shared_experts.c_fc.weight [G,D], .c_proj.weight [D,G] (G: n_shared_experts * F)
