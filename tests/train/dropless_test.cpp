@@ -279,7 +279,8 @@ TEST_CASE("rounds accumulate gradients of micro batches and update sharded state
 
 TEST_CASE("a profile has the time of every op that the planner asks about rounds, on streams of a device as well") {
   config::Config config = dropless(test::small_config(), 1);
-  config.overlap = {.policy = "lancet", .memory_factor = 10};
+  config.overlap = GENERATE(config::Overlap{.policy = "lancet", .memory_factor = 10},
+                            config::Overlap{.policy = "partition", .parts = 4, .memory_factor = 10});
   const int ranks = GENERATE(1, 2);
   std::optional<cost::Profile> profile;
   test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
@@ -308,7 +309,8 @@ TEST_CASE("a profile has the time of every op that the planner asks about rounds
       CHECK(profile->ops.at(key).ms > 0);
       ++parts;
     }
-    CHECK(costs->rounds(at) > 0);
+    const bool is_last = at.attributes.integer("part", 0) + 1 == at.attributes.integer("parts", 1);
+    if (is_last) CHECK(costs->rounds(at) > 0);  // the tokens of parts before it may fit in the first round
     CHECK(cost::op_cost(*costs, plan->program, at)->ms == Approx(costs->rounds(at) * of_round));
   }
   CHECK(parts > 10);
