@@ -30,7 +30,7 @@ TEST_CASE("tensors that are missing, unknown, of another shape or type are named
     return [=](File& file) { std::erase_if(file.tensors, [&](const auto& t) { return t.name == prefix + tensor; }); };
   };
   check_error(Changed(name, drop("h.1.attn.c_proj.bias")).error(), ExitCode::data,
-              {"model.safetensors", "expected tensor h.1.attn.c_proj.bias [24]"});
+              {"model.safetensors", "expected tensor transformer.h.1.attn.c_proj.bias [24]"});
   check_error(Changed(name,
                       [](File& file) {
                         file.tensors.push_back({"h.1.attn.extra", "F32", {1}});
@@ -62,7 +62,7 @@ TEST_CASE("tensors that are missing, unknown, of another shape or type are named
               ExitCode::data, {"lm_head.weight", "tied"});
   if (name == "gpt2_moe") {
     check_error(Changed("gpt2_moe_shared", drop("h.1.moe.shared_experts.c_proj.bias")).error(), ExitCode::data,
-                {"expected tensor h.1.moe.shared_experts.c_proj.bias [16]"});
+                {"expected tensor transformer.h.1.moe.shared_experts.c_proj.bias [16]"});
     check_error(Changed(name, drop("h.2.moe.experts.3.c_fc.weight")).error(), ExitCode::data,
                 {"h.2.moe.experts.3.c_fc.weight [24,96]"});
   }
@@ -92,7 +92,7 @@ TEST_CASE("wrong configs are refused, however large a model they request") {
   const auto [field, value, code, said] = GENERATE(table<std::string, std::string, ExitCode, std::string>({
       {"model_type", "\"llama\"", ExitCode::config, "model_type: expected \"gpt2\""},
       {"n_embd", "null", ExitCode::config, "n_embd"},
-      {"n_layer", "10000", ExitCode::data, "expected tensor h.3.ln_1.weight"},
+      {"n_layer", "10000", ExitCode::data, "expected tensor transformer.h.3.ln_1.weight"},
       {"vocab_size", "2147483647", ExitCode::data, "wte.weight: expected [2147483647,24]"},
       {"n_head", "7", ExitCode::config, "n_head"},
       {"n_layer", "-1", ExitCode::config, "n_layer"},

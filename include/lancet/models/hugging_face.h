@@ -5,9 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "lancet/base/dtype.h"
+#include "lancet/base/flat_shard.h"
 #include "lancet/base/result.h"
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
@@ -15,6 +20,36 @@
 #include "lancet/runtime/tensor_store.h"
 
 namespace lancet::models {
+
+// A folder opened for reading: config.json is read, and the headers of all files match its model. Values are read at
+// the headers' offsets, and no others.
+class HuggingFaceFolder {
+ public:
+  // Errors name the file and the field or tensor. Config errors: a config.json of another kind of model, or out of
+  // range. Data errors: a file that is missing or damaged; a tensor that is missing, unknown, of another shape or of
+  // another type than F32, F16 or BF16; an index that names files outside the folder.
+  static Result<HuggingFaceFolder> open(const std::filesystem::path& folder);
+  ~HuggingFaceFolder();
+  HuggingFaceFolder(HuggingFaceFolder&&) noexcept;
+
+  const std::filesystem::path& path() const;
+  const config::Config& config() const;  // the model's fields; defaults for training; train.dtype as in the file
+  // Parameters, in the order of their bytes in the files.
+  std::vector<std::string> parameters() const;
+  // Fills `values` with elements of a parameter. Rows behind the vocabulary are zero. Data errors: a file that was
+  // changed or cannot be read; a value that is not finite.
+  Status read(const std::string& parameter, const FlatRange& elements, std::span<float> values);
+  // Data error: the folder has a head beside an embedding that is the head, and the two differ.
+  Status check_head();
+  // The folder's, for the model's ids alone; with a warning none if they are not complete or not sound.
+  std::optional<run::ModelTokenizer> tokenizer() const;
+  Result<data::TextBounds> bounds(bool has_tokenizer) const;
+
+ private:
+  struct Parts;
+  explicit HuggingFaceFolder(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
 
 // A store of the whole model's parameters in f32, as one rank without optimizer holds them; all zero. Config error: the
 // free memory does not hold the store and the copies that converting the largest tensor needs.
