@@ -66,9 +66,13 @@ std::string profile_folder();
 
 std::string shell_word(const std::string& word);  // as a shell reads it
 
+// --accept-field, shared by the commands that read a folder of Hugging Face's format.
+void add_accept_option(CLI::App& command, std::vector<std::string>& accepted);
+
 // --from, --dtype, --device and --threads, shared by the commands that load a trained model.
 struct FromArguments {
   std::string from, dtype, device;
+  std::vector<std::string> accepted;
   int threads = 0;
   models::LoadOptions options(int local_ranks) const;
 };

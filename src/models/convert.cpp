@@ -13,6 +13,7 @@
 #include "lancet/base/json.h"
 #include "lancet/base/random.h"
 #include "lancet/checkpoint/safetensors.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/model/gpt2_moe.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/checkpoint_tensors.h"
@@ -63,31 +64,32 @@ Result<runtime::TensorStore> make_store(const ir::Program& program) {
 
 class Import {
  public:
-  Import(HuggingFaceFolder& folder, const std::optional<Upcycle>& upcycle, const ImportWatch& watch)
-      : folder_(folder), upcycle_(upcycle), watch_(watch) {}
+  Import(HuggingFaceFolder folder, const std::optional<Upcycle>& upcycle, const ImportWatch& watch)
+      : folder_(std::move(folder)), upcycle_(upcycle), watch_(watch) {}
 
   Result<HuggingFaceModel> operator()() {
-    HuggingFaceModel model;
-    model.config = folder_.config();
-    LANCET_TRY(upcycle(model.config));
+    HuggingFaceModel model{std::move(folder_), {}, {}};
+    model.config = model.folder.config();
+    LANCET_TRY(upcycle(model));
     const ir::Program program = whole_program(model.config.model);
     bytes_in_all_ = weight_bytes(program);
     LANCET_TRY(check_whole_memory(program));
     LANCET_TRY(watch_.begin(bytes_in_all_));
     LANCET_ASSIGN(model.store, make_store(program));
     LANCET_TRY(read(model));
-    LANCET_TRY(folder_.check_head());
-    model.tokenizer = folder_.tokenizer();
-    LANCET_ASSIGN(model.bounds, folder_.bounds(model.tokenizer.has_value()));
+    LANCET_TRY(model.folder.check_head());
+    model.tokenizer = model.folder.tokenizer();
+    LANCET_ASSIGN(model.bounds, model.folder.bounds(model.tokenizer.has_value()));
     return model;
   }
 
  private:
-  Status upcycle(config::Config& config) const {
+  Status upcycle(HuggingFaceModel& model) const {
     if (!upcycle_) return {};
+    config::Config& config = model.config;
     if (config.model.has_moe())
       return config_error(fmt::format("upcycle: expected a dense model in {}, found a mixture of {} experts",
-                                      folder_.path().string(), config.model.num_local_experts.value()));
+                                      model.folder.path().string(), config.model.num_local_experts.value()));
     config.model.moe_layer_freq = upcycle_->layer_freq;
     config.model.num_local_experts = upcycle_->experts;
     config.model.num_experts_per_tok = 1;
@@ -97,17 +99,18 @@ class Import {
   Status read(HuggingFaceModel& model) {
     std::map<std::string, model::Parameter> wanted;
     for (const model::Parameter& p : model::parameters(model.config.model)) wanted.emplace(p.name, p);
-    for (const std::string& name : folder_.parameters()) {
+    HuggingFaceFolder& folder = model.folder;
+    for (const std::string& name : folder.parameters()) {
       if (wanted.erase(name) > 0) {
         LANCET_TRY(run::fill_parameter(model.store, name, [&](const FlatRange& elements, std::span<float> values) {
-          const Status status = folder_.read(name, elements, values);
+          const Status status = folder.read(name, elements, values);
           return status.ok() ? count(values.size_bytes()) : status;
         }));
         continue;
       }
       std::string of_experts = name;  // the store has experts in place of this block's dense FFN
       of_experts.replace(name.find(".mlp."), 5, ".moe.experts.");
-      LANCET_TRY(spread(name, wanted.at(of_experts), model.store));
+      LANCET_TRY(spread(name, wanted.at(of_experts), model));
       wanted.erase(of_experts);
     }
     for (const auto& [name, parameter] : wanted) {  // what a dense model has not: the gates
@@ -118,9 +121,9 @@ class Import {
     return {};
   }
 
-  Status spread(const std::string& dense, const model::Parameter& experts, runtime::TensorStore& store) {
+  Status spread(const std::string& dense, const model::Parameter& experts, HuggingFaceModel& model) {
     values_.resize(std::size_t(experts.shape.elements() / experts.shape[0]));
-    LANCET_TRY(folder_.read(dense, {0, std::ssize(values_)}, values_));
+    LANCET_TRY(model.folder.read(dense, {0, std::ssize(values_)}, values_));
     double squares = 0;
     for (float x : values_) squares += double(x) * double(x);
     const double deviation = upcycle_->noise * std::sqrt(squares / double(values_.size()));
@@ -131,7 +134,8 @@ class Import {
         Philox(upcycle_->seed, stream_of(fmt::format("upcycle.{}.{}", experts.name, e))).normals(0, mine);
         for (std::size_t i = 0; i < values_.size(); ++i) mine[i] = values_[i] + float(deviation * double(mine[i]));
       }
-      LANCET_TRY(write(store, experts.name, std::size_t(e) * values_.size() * sizeof(float), noisy ? mine : values_));
+      LANCET_TRY(
+          write(model.store, experts.name, std::size_t(e) * values_.size() * sizeof(float), noisy ? mine : values_));
     }
     return {};
   }
@@ -146,7 +150,7 @@ class Import {
     return {};
   }
 
-  HuggingFaceFolder& folder_;
+  HuggingFaceFolder folder_;
   const std::optional<Upcycle>& upcycle_;
   const ImportWatch& watch_;
   std::int64_t written_ = 0, bytes_in_all_ = 0;
@@ -162,9 +166,9 @@ Result<runtime::TensorStore> make_whole_store(const config::Model& model) {
 }
 
 Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle,
-                                             const ImportWatch& watch) {
-  LANCET_ASSIGN(HuggingFaceFolder opened, HuggingFaceFolder::open(folder));
-  return Import(opened, upcycle, watch)();
+                                             const ImportWatch& watch, std::span<const std::string> accepted) {
+  LANCET_ASSIGN(HuggingFaceFolder opened, HuggingFaceFolder::open(folder, accepted));
+  return Import(std::move(opened), upcycle, watch)();
 }
 
 namespace {
@@ -176,6 +180,8 @@ struct Entry {
   Piece piece;
   std::string parameter;
   std::int64_t columns = 1;
+  std::string name = piece.tensor, dtype = {};  // in the file
+  std::int64_t bytes() const { return piece.shape.elements() * checkpoint::element_bytes(dtype); }
 };
 
 // In the order in which the model uses them, expert by expert.
@@ -214,8 +220,10 @@ class Export {
   // Assigns tensors to files in order; a file ends when the next tensor would not fit. Returns the bytes of all
   // tensors.
   std::int64_t plan() {
-    for (Entry& entry : entries_of(model_)) {
-      const std::int64_t bytes = entry.piece.shape.elements() * size_of(options_.dtype);
+    std::vector<Entry> entries = entries_of(model_);
+    name_types(entries);
+    for (Entry& entry : entries) {
+      const std::int64_t bytes = entry.bytes();
       if (shards_.empty() || (shards_.back().bytes > 0 && bytes > options_.shard_bytes - shards_.back().bytes))
         shards_.emplace_back();
       shards_.back().bytes += bytes;
@@ -232,14 +240,36 @@ class Export {
     folder_ = folder;
     for (const Shard& shard : shards_) LANCET_TRY(write(shard));
     if (shards_.size() > 1) LANCET_TRY(write_index());
-    return checkpoint::write_file(checkpoint::disk(), folder_ / "config.json", config_text(model_, options_));
+    LANCET_ASSIGN(const std::string text, config_text(model_, options_));
+    LANCET_TRY(checkpoint::write_file(checkpoint::disk(), folder_ / "config.json", text));
+    if (options_.source)
+      LANCET_TRY(copy_small_files(*options_.source, folder_, {"config.json", std::string(types_file)}));
+    return {};
   }
 
  private:
+  // Names and types as in the files that the model was imported from. A head that was beside a tied embedding comes
+  // again.
+  void name_types(std::vector<Entry>& entries) const {
+    std::map<std::string, std::pair<std::string, std::string>> known;  // by name with the prefix
+    const std::string_view prefix = config::file_format(model_.model_type).prefix;
+    for (const auto& type : options_.types) known[with_prefix(type.first, prefix)] = type;
+    if (known.contains(std::string(head)) && model_.ties_head()) {
+      entries.push_back(entries.front());  // the token embedding
+      entries.back().piece.tensor = entries.back().name = head;
+    }
+    for (Entry& entry : entries) {
+      entry.dtype = options_.dtype == DType::bf16 ? "BF16" : "F32";
+      const auto at = known.find(entry.piece.tensor);
+      if (at == known.end()) continue;
+      entry.name = at->second.first;
+      if (!options_.dtype) entry.dtype = at->second.second;
+    }
+  }
+
   Status write(const Shard& shard) {
     std::vector<TensorInfo> infos;
-    for (const Entry& entry : shard.entries)
-      infos.push_back({entry.piece.tensor, options_.dtype == DType::bf16 ? "BF16" : "F32", entry.piece.shape});
+    for (const Entry& entry : shard.entries) infos.push_back({entry.name, entry.dtype, entry.piece.shape});
     LANCET_ASSIGN(auto writer, checkpoint::SafetensorsWriter::create(checkpoint::disk(), folder_ / shard.file,
                                                                      std::move(infos), {{"format", "pt"}}));
     for (const Entry& entry : shard.entries) LANCET_TRY(append(entry, writer));
@@ -270,24 +300,27 @@ class Export {
     if (piece.transposed) {
       turned_.resize(values.size());
       transpose(values, rows, columns, turned_);
-      values = turned_;
+      std::swap(values_, turned_);
+      values = values_;
     }
-    if (options_.dtype == DType::f32) return writer.append(std::as_bytes(values));
-    const auto large =
-        std::ranges::find_if_not(values, [](float x) { return std::isfinite(to_f32(from_f32<bf16>(x))); });
-    if (large != values.end())
-      return data_error(fmt::format("{}: expected numbers that bf16 holds, found {} at element {}; fp32 holds it",
-                                    piece.tensor, *large, row * columns + (large - values.begin())));
-    bytes_.resize(values.size() * std::size_t(size_of(options_.dtype)));
-    from_floats(options_.dtype, values, bytes_);
-    return writer.append(bytes_);
+    if (entry.dtype == "F32") return writer.append(std::as_bytes(values));
+    bytes_.resize(values.size() * 2);
+    from_floats(entry.dtype, values, bytes_);
+    turned_.resize(values.size());
+    to_floats(entry.dtype, bytes_, turned_);
+    const auto large = std::ranges::find_if_not(turned_, [](float x) { return std::isfinite(x); });
+    if (large == turned_.end()) return writer.append(bytes_);
+    const std::int64_t i = large - turned_.begin();
+    return data_error(fmt::format("{}: expected numbers that {} holds, found {} at element {}; fp32 holds it",
+                                  entry.name, entry.dtype == "BF16" ? "bf16" : "fp16", values[std::size_t(i)],
+                                  row * columns + i));
   }
 
   Status write_index() {
     nlohmann::ordered_json index;
     index["metadata"]["total_size"] = bytes_in_all_;
     for (const Shard& shard : shards_)
-      for (const Entry& entry : shard.entries) index["weight_map"][entry.piece.tensor] = shard.file;
+      for (const Entry& entry : shard.entries) index["weight_map"][entry.name] = shard.file;
     return checkpoint::write_file(checkpoint::disk(), folder_ / index_file,
                                   json_text(index, {.indent = 2, .strict = true}) + "\n");
   }
@@ -312,6 +345,9 @@ config::Model exported_model(const config::Config& config) {
 
 Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
+  if (!model.is_gpt2() && model.has_moe() && model.router != config::Router::top_k)
+    return config_error(fmt::format("model.router: expected \"top_k\", as {} has it at Hugging Face, found \"{}\"",
+                                    name(model.model_type), name(model.router)));
   Export files(model, store, options);
   LANCET_TRY(run::check_new_folder(out, files.plan()));
   LANCET_ASSIGN(run::NewFolder folder, run::NewFolder::create(out));

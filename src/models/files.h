@@ -21,14 +21,8 @@
 
 namespace lancet::models {
 
-// The text of config.json.
-std::string config_text(const config::Model& model, const HuggingFaceExport& options);
-
-// Reads the model's fields; all others have their defaults. Errors name the file and the field.
-Result<config::Config> read_config(const std::filesystem::path& file);
-
-// config.json's tie_word_embeddings.
-Result<bool> has_tied_head(const std::filesystem::path& file);
+// The text of config.json. options.source: what its config.json has stays, but for fields that the model has otherwise.
+Result<std::string> config_text(const config::Model& model, const HuggingFaceExport& options);
 
 // Finds and reads the tensors of a Hugging Face folder, which has one file, or shards with an index.
 struct FoundTensor {
@@ -39,6 +33,14 @@ struct FoundTensor {
 inline constexpr std::string_view head = "lm_head.weight";  // has no prefix
 inline constexpr std::string_view single_file = "model.safetensors";
 inline constexpr std::string_view index_file = "model.safetensors.index.json";
+
+inline constexpr std::string_view types_file = "tensors.json";  // of HuggingFaceFolder::keep_files()
+
+// Copies the texts and tokenizer's files of a folder as they are, but for these names and an index of shards.
+Status copy_small_files(const std::filesystem::path& from, const std::filesystem::path& to,
+                        const std::set<std::string>& except);
+
+std::string with_prefix(const std::string& name, std::string_view prefix);  // adds it where a tensor's name lacks it
 
 class TensorFiles {
  public:
@@ -67,10 +69,10 @@ class TensorFiles {
   std::map<std::string, FoundTensor, std::less<>> tensors_;
 };
 
-// Converts values between a file's tensor and a parameter of the model: types, and the transposition of Conv1D weights.
+// Converts values between a file's tensor and a parameter of the model.
 bool is_weight_type(std::string_view dtype);  // true for F32, F16, BF16
 void to_floats(std::string_view dtype, std::span<const std::byte> bytes, std::span<float> values);
-void from_floats(DType dtype, std::span<const float> values, std::span<std::byte> bytes);
+void from_floats(std::string_view dtype, std::span<const float> values, std::span<std::byte> bytes);
 
 // to[c, r] = from[r, c]
 void transpose(std::span<const float> from, std::int64_t rows, std::int64_t columns, std::span<float> to);

@@ -10,10 +10,14 @@
 #include <set>
 
 #include "files.h"
+#include "lancet/base/files.h"
+#include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/checkpoint/safetensors.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/models/hugging_face.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "layout.h"
 
 namespace lancet::models {
@@ -35,7 +39,7 @@ Status check_type(const FoundTensor& found, const Shape& shape) {
 
 struct HuggingFaceFolder::Parts {
   struct Located {
-    Layout layout;
+    Layout layout, exported;
     std::vector<const FoundTensor*> tensors;  // of each piece
   };
 
@@ -69,7 +73,7 @@ struct HuggingFaceFolder::Parts {
       return !layout.pieces.empty() && files.find(layout.pieces.front().tensor);
     };
     const auto found = std::ranges::find_if(layouts, is_there);
-    Located located{std::move(found == layouts.end() ? layouts.front() : *found), {}};
+    Located located{found == layouts.end() ? layouts.front() : *found, layouts.front(), {}};
     for (const Piece& piece : located.layout.pieces) {
       const FoundTensor* tensor = files.find(piece.tensor);
       if (!tensor)
@@ -156,14 +160,15 @@ HuggingFaceFolder::~HuggingFaceFolder() = default;
 const std::filesystem::path& HuggingFaceFolder::path() const { return parts_->path; }
 const config::Config& HuggingFaceFolder::config() const { return parts_->config; }
 
-Result<HuggingFaceFolder> HuggingFaceFolder::open(const std::filesystem::path& folder) {
+Result<HuggingFaceFolder> HuggingFaceFolder::open(const std::filesystem::path& folder,
+                                                  std::span<const std::string> accepted) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored))
     return data_error(
         fmt::format("{}: expected a folder with config.json and model.safetensors, found no folder", folder.string()));
   auto parts = std::make_unique<Parts>();
   parts->path = folder;
-  LANCET_ASSIGN(parts->config, read_config(folder / "config.json"));
+  LANCET_ASSIGN(parts->config, config::read_hugging_face(folder / "config.json", accepted));
   parts->format = &config::file_format(parts->config.model.model_type);
   LANCET_ASSIGN(parts->files, TensorFiles::open(folder, parts->format->prefix));
   LANCET_TRY(parts->match());
@@ -184,7 +189,7 @@ std::vector<std::string> HuggingFaceFolder::parameters() const {
 }
 
 Status HuggingFaceFolder::read(const std::string& parameter, const FlatRange& elements, std::span<float> to) {
-  const auto& [layout, tensors] = parts_->parameters.at(parameter);
+  const auto& [layout, exported, tensors] = parts_->parameters.at(parameter);
   std::ranges::fill(to, 0.F);
   if (elements.size() == 0) return {};
   const std::int64_t of_expert = layout.rows * layout.columns;
@@ -202,12 +207,12 @@ Status HuggingFaceFolder::check_head() {
   if (!model.ties_head()) return {};
   const std::filesystem::path file = parts_->path / "config.json";
   if (!found) {
-    LANCET_ASSIGN(const bool tied, has_tied_head(file));
-    if (tied) return {};
-    return config_error(
-        fmt::format("{}: tie_word_embeddings: expected true, or {} with the values of wte.weight, "
-                    "found false and no such tensor",
-                    file.string(), head));
+    LANCET_ASSIGN(const nlohmann::ordered_json text, config::read_file_config(file));
+    if (text.value("tie_word_embeddings", true)) return {};
+    return data_error(fmt::format(
+        "{}: tie_word_embeddings: expected true, or {} with the values of the token embedding, found false and no such "
+        "tensor",
+        file.string(), head));
   }
   LANCET_TRY(check_type(*found, {model.vocab_size, model.n_embd}));
   const std::int64_t all = found->info->shape.elements();
@@ -248,6 +253,58 @@ Result<data::TextBounds> HuggingFaceFolder::bounds(bool has_tokenizer) const {
     log::warn("{}: eos_token_id: expected ids below the model's {}, found {}; such ids are left out", path().string(),
               vocabulary, *past);
   return data::model_bounds(path(), int(vocabulary));
+}
+
+TensorTypes HuggingFaceFolder::types() const {
+  TensorTypes types;
+  for (const auto& [name, located] : parts_->parameters) {
+    const std::vector<Piece>& exported = located.exported.pieces;
+    const bool same = exported.front().tensor == located.layout.pieces.front().tensor;
+    for (std::size_t i = 0; i < exported.size(); ++i) {
+      const TensorInfo& info = *located.tensors[same ? i : 0]->info;
+      types[same ? info.name : exported[i].tensor] = info.dtype;
+    }
+  }
+  if (const FoundTensor* found = parts_->files.find(head)) types[std::string(head)] = found->info->dtype;
+  return types;
+}
+
+Status HuggingFaceFolder::keep_files(const std::filesystem::path& to) const {
+  checkpoint::FileSystem& files = checkpoint::disk();
+  LANCET_TRY(files.make_folder(to));
+  LANCET_TRY(copy_small_files(path(), to, {}));
+  LANCET_TRY(checkpoint::write_file(files, to / types_file, json_text(nlohmann::json(types()), {.indent = 1}) + "\n"));
+  return files.sync_folder(to);
+}
+
+Result<TensorTypes> kept_types(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / types_file;
+  LANCET_ASSIGN(const std::string text, read_file(file, "the types of a model's tensors"));
+  LANCET_ASSIGN(const nlohmann::json parsed, parse_json(text, file.string(), ExitCode::data));
+  TensorTypes types;
+  for (const auto& [name, type] : parsed.items()) {
+    if (!type.is_string() || !is_weight_type(type.get<std::string>()))
+      return data_error(
+          fmt::format("{}: {}: expected F32, F16 or BF16, found {}", file.string(), shown(name), shown(type)));
+    types[name] = type;
+  }
+  return types;
+}
+
+bool is_hugging_face(const std::filesystem::path& folder) {
+  const auto has = [&](std::string_view name) {
+    std::error_code ignored;
+    return std::filesystem::exists(folder / name, ignored);
+  };
+  return has("config.json") && (has(single_file) || has(index_file)) && !has("manifest.json") && !has("checkpoints");
+}
+
+Status load_parameters(HuggingFaceFolder& folder, runtime::TensorStore& store) {
+  for (const std::string& name : folder.parameters())
+    LANCET_TRY(run::fill_parameter(store, name, [&](const FlatRange& elements, std::span<float> values) {
+      return folder.read(name, elements, values);
+    }));
+  return {};
 }
 
 }  // namespace lancet::models

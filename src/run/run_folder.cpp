@@ -161,7 +161,8 @@ Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
   if (!fs::is_directory(checkpoints, ignored))
     return data_error(fmt::format(
         "{}: expected checkpoints/ (a run) or manifest.json (a checkpoint), found neither{}", from.string(),
-        fs::exists(from / "model.safetensors", ignored) ? "; lancet import reads Hugging Face's folders" : ""));
+        fs::exists(from / "model.safetensors", ignored) ? "; a folder of Hugging Face's format has config.json, too"
+                                                        : ""));
   std::vector<fs::path> folders;
   for (const std::int64_t step : steps) folders.push_back(checkpoints / checkpoint::folder_name(step));
   if (folders.empty())
@@ -180,7 +181,7 @@ Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Com
 
 std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::path& run) {
   std::error_code ignored;
-  for (const fs::path& folder : {fs::path(config.data.tokenizer), run / own_tokenizer})
+  for (const fs::path& folder : {fs::path(config.data.tokenizer), run / own_tokenizer, run / source_folder})
     for (const char* file : {"tokenizer.json", "vocab.json"})
       if (!folder.empty() && fs::exists(folder / file, ignored)) return folder;
   return {};
@@ -244,9 +245,11 @@ Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
   config->mesh.stage_blocks.clear();
   if (!config::make_mesh(*config, ranks).ok()) config->mesh = {};
   const fs::path run = fs::absolute(folder / "").parent_path().parent_path().parent_path();
+  std::optional<fs::path> source;
+  if (std::error_code error; fs::is_directory(run / source_folder, error)) source = run / source_folder;
   LANCET_ASSIGN(data::TextBounds bounds, data::model_bounds(run, int(config->model.vocab_size)));
   auto tokenizer = find_tokenizer(*config, run);
-  return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer), std::move(bounds)};
+  return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer), std::move(bounds), std::move(source)};
 }
 
 }  // namespace
@@ -296,10 +299,6 @@ Status load_parameters(const Checkpoint& checkpoint, runtime::TensorStore& store
   return loaded;
 }
 
-namespace {
-
-// Writes the ids that begin and end texts into the folder's generation_config.json, beside what that holds. A file
-// that is no JSON object is replaced.
 Status write_bounds(const fs::path& folder, const data::TextBounds& bounds) {
   if (bounds.ends.empty()) return {};
   nlohmann::ordered_json config = nlohmann::ordered_json::object();
@@ -315,14 +314,16 @@ Status write_bounds(const fs::path& folder, const data::TextBounds& bounds) {
   return checkpoint::write_file(checkpoint::disk(), name, json_text(config, {.indent = 2}) + "\n");
 }
 
-}  // namespace
-
 Status save_model(const fs::path& run, config::Config config, runtime::TensorStore& store,
                   const std::optional<ModelTokenizer>& tokenizer,
-                  const std::function<void(std::int64_t, std::int64_t)>& progress, const data::TextBounds& bounds) {
+                  const std::function<void(std::int64_t, std::int64_t)>& progress, const data::TextBounds& bounds,
+                  const std::function<Status(const fs::path&)>& keep_source) {
   LANCET_ASSIGN(NewFolder folder, NewFolder::create(run));
   config.log.run_dir = run.string();
-  if (tokenizer) {
+  if (keep_source) {
+    LANCET_TRY(keep_source(folder.path() / source_folder));
+    if (tokenizer) config.data.tokenizer = (run / source_folder).string();
+  } else if (tokenizer) {
     LANCET_TRY(copy_tokenizer(*tokenizer, folder.path() / own_tokenizer));
     config.data.tokenizer = (run / own_tokenizer).string();
   }

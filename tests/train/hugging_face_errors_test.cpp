@@ -90,16 +90,19 @@ TEST_CASE("weights that are not finite are refused with the tensor's name") {
 
 TEST_CASE("wrong configs are refused, however large a model they request") {
   const auto [field, value, code, said] = GENERATE(table<std::string, std::string, ExitCode, std::string>({
-      {"model_type", "\"llama\"", ExitCode::config, "model_type: expected \"gpt2\""},
-      {"n_embd", "null", ExitCode::config, "n_embd"},
+      {"model_type", "\"bloom\"", ExitCode::data, "config.json: model_type: expected one of \"gpt2\", \"llama\""},
+      {"new_field", "1", ExitCode::data,
+       "config.json: new_field: expected a field of \"gpt2\" that is known here, found another one; --accept-field "
+       "new_field passes it over"},
+      {"n_embd", "null", ExitCode::data, "n_embd"},
       {"n_layer", "10000", ExitCode::data, "expected tensor transformer.h.3.ln_1.weight"},
       {"vocab_size", "2147483647", ExitCode::data, "wte.weight: expected [2147483647,24]"},
-      {"n_head", "7", ExitCode::config, "n_head"},
-      {"n_layer", "-1", ExitCode::config, "n_layer"},
+      {"n_head", "7", ExitCode::data, "n_head"},
+      {"n_layer", "-1", ExitCode::data, "n_layer"},
       {"n_inner", "100", ExitCode::data, "c_fc.weight: expected [24,100]"},
-      {"activation_function", "\"relu\"", ExitCode::config, "activation_function: expected \"gelu_new\""},
-      {"tie_word_embeddings", "false", ExitCode::config, "tie_word_embeddings"},
-      {"scale_attn_by_inverse_layer_idx", "true", ExitCode::config, "scale_attn_by_inverse_layer_idx"},
+      {"activation_function", "\"relu\"", ExitCode::data, "activation_function: expected \"gelu_new\""},
+      {"tie_word_embeddings", "false", ExitCode::data, "tie_word_embeddings"},
+      {"scale_attn_by_inverse_layer_idx", "true", ExitCode::data, "scale_attn_by_inverse_layer_idx"},
   }));
   INFO(field << " = " << value);
   check_error(
@@ -118,7 +121,7 @@ TEST_CASE("wrong configs are refused, however large a model they request") {
   check_error(Changed(
                   "gpt2_moe", [](File&) {}, [](nlohmann::json& config) { config["moe_layer_freq"] = 0; })
                   .error(),
-              ExitCode::config, {"moe_layer_freq: expected 1 or more in a gpt2_moe, found 0"});
+              ExitCode::data, {"moe_layer_freq: expected 1 or more in a gpt2_moe, found 0"});
 }
 
 TEST_CASE("wrong folders and indices") {

@@ -2,9 +2,13 @@
 // are not fields of ours. src/models interprets the tensors, src/config the fields.
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "lancet/base/json.h"
+#include "lancet/base/result.h"
 #include "lancet/config/config.h"
 
 namespace lancet::config {
@@ -30,14 +34,44 @@ struct FileTensor {
   int layout = 0;
 };
 
+// A field of config.json that is a field of ours under the same name.
+struct FileField {
+  std::string_view name;
+  bool needed = false;               // the family has no default for it
+  std::string_view other_name = {};  // which files have, too
+};
+
+// A field that would make another model of the same tensors, with the only value that is supported; a missing field has
+// it.
+struct FixedField {
+  std::string_view name, value;      // as JSON
+  std::string_view synonyms = "[]";  // other values of the same meaning
+  bool any = false;                  // any other value is fine, too: it changes nothing here
+};
+
 struct FileFormat {
   std::string_view architecture;  // of config.json
   std::string_view prefix;        // of tensors' names, which may be missing in a file
   // Rows of parameters that a model has not are passed over.
   std::span<const FileTensor> tensors, expert_tensors = {};
   std::span<const std::string_view> buffers = {};  // ends of the names of tensors that carry no weights
+  // Of config.json, in the order in which exports write them.
+  std::span<const FileField> fields, expert_fields = {};
+  std::span<const FixedField> fixed, own_fixed = {};
+  std::span<const std::string_view> unused = {};  // fields that change nothing here, besides those of all families
+  // GPT-2's mixtures of experts have a model_type of their own, which transformers does not know.
+  std::string_view moe_type = {}, moe_architecture = {};
 };
 
 const FileFormat& file_format(ModelType type);
+
+// A model's config.json with the names of transformers 4: rope_theta and rope_scaling for rope_parameters, torch_dtype
+// for dtype. Data errors, as below.
+Result<nlohmann::ordered_json> read_file_config(const std::filesystem::path& file);
+
+// The config of a model in Hugging Face's format: the model's fields, and defaults for training. accepted: names of
+// fields that are passed over although nothing is known of them. Data errors name the file and the field: no such
+// file, another family, a field that is missing, unknown, out of range, or has a value that is not supported.
+Result<Config> read_hugging_face(const std::filesystem::path& file, std::span<const std::string> accepted = {});
 
 }  // namespace lancet::config
