@@ -65,9 +65,9 @@ Status export_model(const ExportArguments& arguments) {
   }
   LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config), store, arguments.out, options));
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
-            folder.config.model.is_gpt2() && folder.config.model.has_moe()
+            folder.config.model.has_moe() && !folder.config.model.family().file.moe_type.empty()
                 ? "format (model_type gpt2_moe, which transformers does not know)"
-                : config::file_format(folder.config.model.model_type).architecture);
+                : folder.config.model.family().file.architecture);
   return {};
 }
 

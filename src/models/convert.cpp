@@ -14,7 +14,7 @@
 #include "lancet/base/random.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/config/hugging_face.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/rank_device.h"
@@ -252,9 +252,9 @@ class Export {
   // again.
   void name_types(std::vector<Entry>& entries) const {
     std::map<std::string, std::pair<std::string, std::string>> known;  // by name with the prefix
-    const std::string_view prefix = config::file_format(model_.model_type).prefix;
+    const std::string_view prefix = model_.family().file.prefix;
     for (const auto& type : options_.types) known[with_prefix(type.first, prefix)] = type;
-    if (known.contains(std::string(head)) && model_.ties_head()) {
+    if (known.contains(std::string(head)) && model_.tie_word_embeddings) {
       entries.push_back(entries.front());  // the token embedding
       entries.back().piece.tensor = entries.back().name = head;
     }
@@ -345,9 +345,9 @@ config::Model exported_model(const config::Config& config) {
 
 Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
-  if (!model.is_gpt2() && model.has_moe() && model.router != config::Router::top_k)
+  if (model.family().file.moe_type.empty() && model.has_moe() && model.router != config::Router::top_k)
     return config_error(fmt::format("model.router: expected \"top_k\", as {} has it at Hugging Face, found \"{}\"",
-                                    name(model.model_type), name(model.router)));
+                                    model.family().name, name(model.router)));
   Export files(model, store, options);
   LANCET_TRY(run::check_new_folder(out, files.plan()));
   LANCET_ASSIGN(run::NewFolder folder, run::NewFolder::create(out));

@@ -45,14 +45,14 @@ Result<Shards> read_index(const std::filesystem::path& path) {
 ordered_json fields_of(const config::Model& model) {
   config::Config config;
   config.model = model;
-  if (!model.is_gpt2()) {
+  if (model.family().positions == config::Positions::rotary) {
     config.model.num_key_value_heads = model.key_heads();
     config.model.head_dim = model.head_size();
     config.model.n_inner = model.inner();
     config.model.moe_intermediate_size = model.expert_inner();
   }
   const json ours = json_of(config::to_json(config))["model"];
-  const config::FileFormat& format = config::file_format(model.model_type);
+  const config::FileFormat& format = model.family().file;
   ordered_json fields;
   for (const config::FileField& field : format.fields) fields[field.name] = ours[field.name];
   if (model.has_moe())
@@ -63,7 +63,7 @@ ordered_json fields_of(const config::Model& model) {
 }  // namespace
 
 Result<std::string> config_text(const config::Model& model, const HuggingFaceExport& options) {
-  const config::FileFormat& format = config::file_format(model.model_type);
+  const config::FileFormat& format = model.family().file;
   const ordered_json fields = fields_of(model);
   const std::string_view type_name = options.dtype == DType::bf16 ? "bfloat16" : "float32";
   ordered_json text;
@@ -87,7 +87,7 @@ Result<std::string> config_text(const config::Model& model, const HuggingFaceExp
     return json_text(text, {.indent = 2, .strict = true}) + "\n";
   }
   text["architectures"] = {own_type ? format.moe_architecture : format.architecture};
-  text["model_type"] = own_type ? format.moe_type : config::name(model.model_type);
+  text["model_type"] = own_type ? format.moe_type : model.family().name;
   for (const auto& [name, value] : fields.items()) text[name] = value;
   for (const auto& fixed : {format.fixed, format.own_fixed})
     for (const config::FixedField& field : fixed) text[field.name] = json_of(field.value);

@@ -169,7 +169,7 @@ Result<HuggingFaceFolder> HuggingFaceFolder::open(const std::filesystem::path& f
   auto parts = std::make_unique<Parts>();
   parts->path = folder;
   LANCET_ASSIGN(parts->config, config::read_hugging_face(folder / "config.json", accepted));
-  parts->format = &config::file_format(parts->config.model.model_type);
+  parts->format = &parts->config.model.family().file;
   LANCET_ASSIGN(parts->files, TensorFiles::open(folder, parts->format->prefix));
   LANCET_TRY(parts->match());
   return HuggingFaceFolder(std::move(parts));
@@ -204,7 +204,7 @@ Status HuggingFaceFolder::read(const std::string& parameter, const FlatRange& el
 Status HuggingFaceFolder::check_head() {
   const config::Model& model = parts_->config.model;
   const FoundTensor* found = parts_->files.find(head);
-  if (!model.ties_head()) return {};
+  if (!model.tie_word_embeddings) return {};
   const std::filesystem::path file = parts_->path / "config.json";
   if (!found) {
     LANCET_ASSIGN(const nlohmann::ordered_json text, config::read_file_config(file));

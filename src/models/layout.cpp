@@ -76,7 +76,7 @@ void add(Layout& layout, const config::Model& model, const model::Parameter& par
 }  // namespace
 
 std::vector<Layout> layouts_of(const config::Model& model, const model::Parameter& parameter) {
-  const config::FileFormat& format = config::file_format(model.model_type);
+  const config::FileFormat& format = model.family().file;
   const int first = int(parameter.is_experts);
   const bool is_matrix = parameter.shape.rank() - first > 1;
   Layout empty;

@@ -7,7 +7,7 @@
 
 #include "lancet/base/shape.h"
 #include "lancet/config/hugging_face.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 
 namespace lancet::models {
 

@@ -1,69 +1,14 @@
-// How a family's models look in Hugging Face's files, as data: the names of tensors, and of config.json's fields that
-// are not fields of ours. src/models interprets the tensors, src/config the fields.
+// Reads the config.json of a model in Hugging Face's format (file_format.h).
 #pragma once
-#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "lancet/base/json.h"
 #include "lancet/base/result.h"
 #include "lancet/config/config.h"
 
 namespace lancet::config {
-
-// The rows of a parameter that a tensor holds. A parameter's gate and up are rows side by side (gate_0, up_0, ...).
-enum class FilePart : std::uint8_t {
-  whole,
-  transposed,  // [in, out]; parameters are [out, in]
-  query,
-  key,
-  value,  // of c_attn
-  gate,
-  up,      // of c_fc
-  gate_up  // all gates, then all ups
-};
-
-// One tensor of a parameter. N in the names is any block, E any expert; without E, the tensor of a parameter of experts
-// has all of them along its first axis.
-struct FileTensor {
-  std::string_view parameter, tensor;
-  FilePart part = FilePart::whole;
-  // A parameter may be stored in several ways. A file has one of them, and exports the first.
-  int layout = 0;
-};
-
-// A field of config.json that is a field of ours under the same name.
-struct FileField {
-  std::string_view name;
-  bool needed = false;               // the family has no default for it
-  std::string_view other_name = {};  // which files have, too
-};
-
-// A field that would make another model of the same tensors, with the only value that is supported; a missing field has
-// it.
-struct FixedField {
-  std::string_view name, value;      // as JSON
-  std::string_view synonyms = "[]";  // other values of the same meaning
-  bool any = false;                  // any other value is fine, too: it changes nothing here
-};
-
-struct FileFormat {
-  std::string_view architecture;  // of config.json
-  std::string_view prefix;        // of tensors' names, which may be missing in a file
-  // Rows of parameters that a model has not are passed over.
-  std::span<const FileTensor> tensors, expert_tensors = {};
-  std::span<const std::string_view> buffers = {};  // ends of the names of tensors that carry no weights
-  // Of config.json, in the order in which exports write them.
-  std::span<const FileField> fields, expert_fields = {};
-  std::span<const FixedField> fixed, own_fixed = {};
-  std::span<const std::string_view> unused = {};  // fields that change nothing here, besides those of all families
-  // GPT-2's mixtures of experts have a model_type of their own, which transformers does not know.
-  std::string_view moe_type = {}, moe_architecture = {};
-};
-
-const FileFormat& file_format(ModelType type);
 
 // A model's config.json with the names of transformers 4: rope_theta and rope_scaling for rope_parameters, torch_dtype
 // for dtype. Data errors, as below.
