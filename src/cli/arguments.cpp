@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "lancet/base/clock.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
 #include "lancet/planner/planner.h"
@@ -36,12 +37,16 @@ std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all();
+  add_accept_option(command, arguments->accepted);
   command.footer("Fields of CONFIG, with their defaults:\n" + config::describe());
   return arguments;
 }
 
 Result<config::Config> load_config(const ConfigArguments& arguments) {
-  auto config = config::load(arguments.file, arguments.overrides);
+  std::vector<std::string> overrides = arguments.overrides;
+  if (!arguments.from.empty()) overrides.push_back("model.from=" + json_text(nlohmann::json(arguments.from)));
+  auto config = arguments.file.empty() ? config::parse("{}", "--from " + arguments.from, overrides, arguments.accepted)
+                                       : config::load(arguments.file, overrides, arguments.accepted);
   if (config.ok()) LANCET_TRY(planner::check_policy(config->overlap.policy));
   return config;
 }

@@ -48,7 +48,8 @@ std::string commit();
 // The CONFIG argument and --set, shared by the commands that read a config.
 struct ConfigArguments {
   std::string file;
-  std::vector<std::string> overrides;
+  std::string from;  // of the commands that have the option: model.from; CONFIG may then be missing
+  std::vector<std::string> overrides, accepted;
 };
 
 std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command);

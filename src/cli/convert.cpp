@@ -39,7 +39,7 @@ Status export_folder(const ExportArguments& arguments) {
 
 Status export_model(const ExportArguments& arguments) {
   LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
-  if (models::is_hugging_face(arguments.from)) return export_folder(arguments);
+  if (config::is_hugging_face(arguments.from)) return export_folder(arguments);
   runtime::TensorStore store;
   const auto alone = comm::make_self();
   const auto load = [&](const run::ModelFolder& found) -> Status {

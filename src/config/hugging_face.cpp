@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "fields.h"
 #include "lancet/base/files.h"
 #include "lancet/base/shown.h"
 
@@ -91,6 +92,8 @@ class ConfigReader {
     auto config = parse(json_text(whole), file_.string());
     if (!config.ok()) return data_error(config.error().message);
     config->train.micro_batch_size = config->model.router_group_size.value_or(1);  // a multiple of it
+    config->train.seq_len = std::min<std::int64_t>(config->model.n_positions, 4096);
+    config->train.lr = 1e-5;
     if (const Status status = check(*config, 1); !status.ok())
       return data_error(fmt::format("{}: {}", file_.string(), status.error().message));
     if (is_moe_type && !config->model.has_moe())
@@ -164,6 +167,41 @@ Result<ordered_json> read_file_config(const std::filesystem::path& file) {
 
 Result<Config> read_hugging_face(const std::filesystem::path& file, std::span<const std::string> accepted) {
   return ConfigReader(file, accepted)();
+}
+
+bool is_hugging_face(const std::filesystem::path& folder) {
+  const auto has = [&](std::string_view name) {
+    std::error_code ignored;
+    return std::filesystem::exists(folder / name, ignored);
+  };
+  return has("config.json") && (has(weights_file) || has(index_file)) && !has("manifest.json") && !has("checkpoints");
+}
+
+std::span<const std::string_view> training_fields() {
+  static constexpr std::string_view names[] = {
+      "capacity_factor",         "dropless_imbalance",   "router_group_size",     "router_jitter_noise",
+      "router_aux_loss_coef",    "router_aux_loss_form", "router_aux_loss_scope", "router_z_loss_coef",
+      "router_bias_update_rate", "vocab_pad_multiple"};
+  return names;
+}
+
+Status check_same_model(const Model& model, const Model& saved, const std::string& where) {
+  Config ours, theirs;
+  ours.model = model.resolved();
+  theirs.model = saved.resolved();
+  if (&model.family() != &saved.family())
+    return refused("model.model_type: expected \"{}\", as in {}, found \"{}\"", saved.family().name, where,
+                   model.family().name);
+  for (const Field& field : fields()) {
+    const std::string_view key = key_of(field.path);
+    if (section_of(field.path) != "model" || !field.is_of(model.family()) || key == "from" ||
+        key == "initializer_range" || std::ranges::find(training_fields(), key) != training_fields().end() ||
+        !has_effect(field.path, theirs, 1))
+      continue;
+    const std::string found = value_text(field.slot(ours)), expected = value_text(field.slot(theirs));
+    if (found != expected) return refused("{}: expected {}, as in {}, found {}", field.path, expected, where, found);
+  }
+  return {};
 }
 
 }  // namespace lancet::config

@@ -231,7 +231,7 @@ class Export {
       bytes_in_all_ += bytes;
     }
     for (std::size_t i = 0; i < shards_.size(); ++i)
-      shards_[i].file = shards_.size() == 1 ? std::string(single_file)
+      shards_[i].file = shards_.size() == 1 ? std::string(weights_file)
                                             : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
     return bytes_in_all_;
   }

@@ -44,13 +44,7 @@ Result<Shards> read_index(const std::filesystem::path& path) {
 // values.
 ordered_json fields_of(const config::Model& model) {
   config::Config config;
-  config.model = model;
-  if (model.family().positions == config::Positions::rotary) {
-    config.model.num_key_value_heads = model.key_heads();
-    config.model.head_dim = model.head_size();
-    config.model.n_inner = model.inner();
-    config.model.moe_intermediate_size = model.expert_inner();
-  }
+  config.model = model.family().positions == config::Positions::rotary ? model.resolved() : model;
   const json ours = json_of(config::to_json(config))["model"];
   const config::FileFormat& format = model.family().file;
   ordered_json fields;
@@ -123,10 +117,10 @@ Result<TensorFiles> TensorFiles::open(const std::filesystem::path& folder, std::
   TensorFiles files;
   files.prefix_ = prefix;
   std::error_code ignored;
-  const auto single = folder / single_file, index = folder / index_file;
+  const auto single = folder / weights_file, index = folder / index_file;
   const bool has_single = std::filesystem::exists(single, ignored), has_index = std::filesystem::exists(index, ignored);
   if (has_single == has_index)
-    return data_error(fmt::format("{}: expected {} or {}, found {}", folder.string(), single_file, index_file,
+    return data_error(fmt::format("{}: expected {} or {}, found {}", folder.string(), weights_file, index_file,
                                   has_single ? "both" : "neither"));
   files.origin_ = has_single ? single : index;
   LANCET_TRY(has_single ? files.add(single, nullptr) : files.open_shards(folder));

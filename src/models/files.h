@@ -17,9 +17,12 @@
 #include "lancet/base/result.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/config/config.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/models/hugging_face.h"
 
 namespace lancet::models {
+
+using config::index_file, config::weights_file;
 
 // The text of config.json. options.source: what its config.json has stays, but for fields that the model has otherwise.
 Result<std::string> config_text(const config::Model& model, const HuggingFaceExport& options);
@@ -31,8 +34,6 @@ struct FoundTensor {
 };
 
 inline constexpr std::string_view head = "lm_head.weight";  // has no prefix
-inline constexpr std::string_view single_file = "model.safetensors";
-inline constexpr std::string_view index_file = "model.safetensors.index.json";
 
 inline constexpr std::string_view types_file = "tensors.json";  // of HuggingFaceFolder::keep_files()
 

@@ -291,14 +291,6 @@ Result<TensorTypes> kept_types(const std::filesystem::path& folder) {
   return types;
 }
 
-bool is_hugging_face(const std::filesystem::path& folder) {
-  const auto has = [&](std::string_view name) {
-    std::error_code ignored;
-    return std::filesystem::exists(folder / name, ignored);
-  };
-  return has("config.json") && (has(single_file) || has(index_file)) && !has("manifest.json") && !has("checkpoints");
-}
-
 Status load_parameters(HuggingFaceFolder& folder, runtime::TensorStore& store) {
   for (const std::string& name : folder.parameters())
     LANCET_TRY(run::fill_parameter(store, name, [&](const FlatRange& elements, std::span<float> values) {

@@ -9,6 +9,7 @@
 
 #include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/data/batches.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/planner/from_config.h"
@@ -48,7 +49,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::pa
     LANCET_TRY(model->make_store(world, options.local_ranks));
     return run::load_parameters(found.checkpoint, model->store_);
   };
-  LANCET_ASSIGN(const bool is_folder, comm::any(world, is_hugging_face(from)));
+  LANCET_ASSIGN(const bool is_folder, comm::any(world, config::is_hugging_face(from)));
   if (is_folder)
     LANCET_TRY(model->load_folder(from, world, options));
   else

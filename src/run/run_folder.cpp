@@ -15,6 +15,7 @@
 #include "lancet/base/shown.h"
 #include "lancet/base/utf8.h"
 #include "lancet/comm/collect.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/data/tokenizer.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/resume_point.h"
@@ -181,7 +182,7 @@ Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Com
 
 std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::path& run) {
   std::error_code ignored;
-  for (const fs::path& folder : {fs::path(config.data.tokenizer), run / own_tokenizer, run / source_folder})
+  for (const fs::path& folder : {fs::path(config.data.tokenizer), run / own_tokenizer, run / config::source_folder})
     for (const char* file : {"tokenizer.json", "vocab.json"})
       if (!folder.empty() && fs::exists(folder / file, ignored)) return folder;
   return {};
@@ -246,7 +247,7 @@ Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
   if (!config::make_mesh(*config, ranks).ok()) config->mesh = {};
   const fs::path run = fs::absolute(folder / "").parent_path().parent_path().parent_path();
   std::optional<fs::path> source;
-  if (std::error_code error; fs::is_directory(run / source_folder, error)) source = run / source_folder;
+  if (std::error_code error; fs::is_directory(run / config::source_folder, error)) source = run / config::source_folder;
   LANCET_ASSIGN(data::TextBounds bounds, data::model_bounds(run, int(config->model.vocab_size)));
   auto tokenizer = find_tokenizer(*config, run);
   return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer), std::move(bounds), std::move(source)};
@@ -321,8 +322,8 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
   LANCET_ASSIGN(NewFolder folder, NewFolder::create(run));
   config.log.run_dir = run.string();
   if (keep_source) {
-    LANCET_TRY(keep_source(folder.path() / source_folder));
-    if (tokenizer) config.data.tokenizer = (run / source_folder).string();
+    LANCET_TRY(keep_source(folder.path() / config::source_folder));
+    if (tokenizer) config.data.tokenizer = (run / config::source_folder).string();
   } else if (tokenizer) {
     LANCET_TRY(copy_tokenizer(*tokenizer, folder.path() / own_tokenizer));
     config.data.tokenizer = (run / own_tokenizer).string();

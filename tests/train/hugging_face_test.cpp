@@ -487,8 +487,8 @@ TEST_CASE("an export names the tokens at which texts begin and end, whichever fi
   CHECK(std::ranges::equal(again->ends(), std::vector<data::TokenId>{256, 65}));
 }
 
-TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the same loss") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe");
+TEST_CASE("a saved model or a folder is loaded at any number of ranks and evaluates to the same loss") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "mixtral", "qwen3_moe");
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture(name));
   config::Config trained = model.config;  // for GPUs, which need not be present
@@ -514,12 +514,13 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
     loss += (std::log(sum) - double(row[tokens[(s + 1) % tokens.size()]])) / double(tokens.size());
   }
   const bool streams = GENERATE(false, true);  // on a host queue device
+  const std::string from = GENERATE_COPY(folder / "run", fixture(name).string());
   for (int ranks : {1, 2, 4}) {
     double found = 0;
     std::int64_t sequences = 0;
     test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       test::HostAccelerator accelerator;
-      LANCET_ASSIGN(const auto loaded, models::LoadedModel::load(folder / "run", world,
+      LANCET_ASSIGN(const auto loaded, models::LoadedModel::load(from, world,
                                                                  {.local_ranks = ranks,
                                                                   .threads = 1,
                                                                   .dtype = {},

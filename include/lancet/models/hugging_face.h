@@ -67,9 +67,6 @@ Result<runtime::TensorStore> make_whole_store(const config::Model& model);
 // Those that keep_files() added. Data errors: no such file, or other text.
 Result<TensorTypes> kept_types(const std::filesystem::path& folder);
 
-// True for a folder that HuggingFaceFolder reads, and not for a run's or a checkpoint's.
-bool is_hugging_face(const std::filesystem::path& folder);
-
 // Fills the store's parameters, with what its rank holds of each. Data errors: those of HuggingFaceFolder::read.
 Status load_parameters(HuggingFaceFolder& folder, runtime::TensorStore& store);
 

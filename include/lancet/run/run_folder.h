@@ -74,9 +74,6 @@ class RunFolder {
       plan_state_{"plan.ir"};
 };
 
-// In the folder of a run whose model is of Hugging Face's format: the small files that came with it (hugging_face.h).
-inline constexpr std::string_view source_folder = "hugging_face";
-
 // A trained model on the disk.
 struct ModelFolder {
   checkpoint::Checkpoint checkpoint;
@@ -85,7 +82,7 @@ struct ModelFolder {
   config::Config config;
   std::optional<std::filesystem::path> tokenizer;  // an existing folder: the config's, else the run's own
   data::TextBounds bounds;                         // of the run's generation_config.json, which imports have
-  std::optional<std::filesystem::path> source;     // the run's own folder of this name, if it has one
+  std::optional<std::filesystem::path> source;     // the run's config::source_folder, if it has one
   std::string name() const { return checkpoint.path().string(); }
 };
 
@@ -116,7 +113,7 @@ struct ModelTokenizer {
 // Creates the run folder `run`, complete or not at all: config.json, checkpoints/step-000000 with weights alone, and,
 // if a tokenizer is given, a copy of it, which the config then names. store: the whole model in f32 (hugging_face.h).
 // progress: bytes written, and in all. bounds: of the model, for generation_config.json. keep_source: if given, fills
-// source_folder, which then has the tokenizer as well. Config error: `run` exists and is not empty.
+// config::source_folder, which then has the tokenizer as well. Config error: `run` exists and is not empty.
 Status save_model(
     const std::filesystem::path& run, config::Config config, runtime::TensorStore& store,
     const std::optional<ModelTokenizer>& tokenizer,

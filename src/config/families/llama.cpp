@@ -9,10 +9,13 @@ constexpr FixedField llama_fixed[] = {{"mlp_bias", "false"}};
 
 }  // namespace
 
-extern const Family llama{.name = "llama", .fields = {common_names, rotary_names}, .set_defaults = [](Model& model) {
-                            set_dense(model);
-                            model.layer_norm_epsilon = 1e-6;
-                          },
-.file = llama_files("LlamaForCausalLM", llama_fixed)};
+extern const Family llama{.name = "llama",
+                          .fields = {common_names, rotary_names},
+                          .set_defaults =
+                              [](Model& model) {
+                                set_dense(model);
+                                model.layer_norm_epsilon = 1e-6;
+                              },
+                          .file = llama_files("LlamaForCausalLM", llama_fixed)};
 
 }  // namespace lancet::config::families

@@ -34,36 +34,38 @@ inline constexpr FileTensor qwen_experts[] = {
 };
 
 inline constexpr FileField llama_fields[] = {{"vocab_size", true},
-                                      {"hidden_size", true},
-                                      {"intermediate_size", true},
-                                      {"num_hidden_layers", true},
-                                      {"num_attention_heads", true},
-                                      {"num_key_value_heads"},
-                                      {"head_dim"},
-                                      {"max_position_embeddings", true},
-                                      {"rms_norm_eps"},
-                                      {"rope_theta"},
-                                      {"tie_word_embeddings"},
-                                      {"initializer_range"}};
+                                             {"hidden_size", true},
+                                             {"intermediate_size", true},
+                                             {"num_hidden_layers", true},
+                                             {"num_attention_heads", true},
+                                             {"num_key_value_heads"},
+                                             {"head_dim"},
+                                             {"max_position_embeddings", true},
+                                             {"rms_norm_eps"},
+                                             {"rope_theta"},
+                                             {"tie_word_embeddings"},
+                                             {"initializer_range"}};
 inline constexpr FileField qwen_fields[] = {{"num_experts", true, "num_local_experts"},
-                                     {"num_experts_per_tok", true},
-                                     {"moe_intermediate_size", true},
-                                     {"decoder_sparse_step"},
-                                     {"norm_topk_prob"},
-                                     {"router_aux_loss_coef"}};
+                                            {"num_experts_per_tok", true},
+                                            {"moe_intermediate_size", true},
+                                            {"decoder_sparse_step"},
+                                            {"norm_topk_prob"},
+                                            {"router_aux_loss_coef"}};
 
-inline constexpr FixedField rotary_fixed[] = {{"hidden_act", "\"silu\""},
-                                       {"attention_bias", "false"},
-                                       {"attention_dropout", "0.0", "[]", true},
-                                       {"rope_scaling", "null", R"([{"rope_type": "default"}, {"type": "default"}])"}};
+inline constexpr FixedField rotary_fixed[] = {
+    {"hidden_act", "\"silu\""},
+    {"attention_bias", "false"},
+    {"attention_dropout", "0.0", "[]", true},
+    {"rope_scaling", "null", R"([{"rope_type": "default"}, {"type": "default"}])"}};
 inline constexpr std::string_view rotary_unused[] = {"output_router_logits", "pretraining_tp", "sliding_window",
-                                              "max_window_layers", "layer_types"};
+                                                     "max_window_layers", "layer_types"};
 
 inline constexpr std::string_view llama_buffers[] = {".rotary_emb.inv_freq"};
 
 // What all of them have; a family adds its architecture and its experts.
 constexpr FileFormat llama_files(std::string_view architecture, std::span<const FixedField> own_fixed,
-                                 std::span<const FileTensor> experts = {}, std::span<const FileField> expert_fields = {}) {
+                                 std::span<const FileTensor> experts = {},
+                                 std::span<const FileField> expert_fields = {}) {
   return {.architecture = architecture,
           .prefix = "model.",
           .tensors = llama_tensors,

@@ -24,11 +24,12 @@ constexpr FixedField mixtral_fixed[] = {{"sliding_window", "null"}, {"router_jit
 
 extern const Family mixtral{.name = "mixtral",
                             .fields = {common_names, rotary_names, router_names, mixtral_names},
-                            .set_defaults = [](Model& model) {
-                              set_experts(model, 8, 2);
-                              model.norm_topk_prob = true;  // it has no field for it
-                              model.rope_theta = 1e6;
-                            },
-.file = llama_files("MixtralForCausalLM", mixtral_fixed, mixtral_experts, mixtral_fields)};
+                            .set_defaults =
+                                [](Model& model) {
+                                  set_experts(model, 8, 2);
+                                  model.norm_topk_prob = true;  // it has no field for it
+                                  model.rope_theta = 1e6;
+                                },
+                            .file = llama_files("MixtralForCausalLM", mixtral_fixed, mixtral_experts, mixtral_fields)};
 
 }  // namespace lancet::config::families

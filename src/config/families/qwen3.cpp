@@ -12,11 +12,12 @@ constexpr FixedField qwen3_fixed[] = {{"use_sliding_window", "false"}};
 extern const Family qwen3{.name = "qwen3",
                           .head_norm = HeadNorm::each_head,
                           .fields = {common_names, rotary_names},
-                          .set_defaults = [](Model& model) {
-                            set_dense(model);
-                            model.layer_norm_epsilon = 1e-6;
-                            model.head_dim = 128;
-                          },
-.file = llama_files("Qwen3ForCausalLM", qwen3_fixed)};
+                          .set_defaults =
+                              [](Model& model) {
+                                set_dense(model);
+                                model.layer_norm_epsilon = 1e-6;
+                                model.head_dim = 128;
+                              },
+                          .file = llama_files("Qwen3ForCausalLM", qwen3_fixed)};
 
 }  // namespace lancet::config::families

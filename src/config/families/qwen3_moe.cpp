@@ -15,10 +15,11 @@ constexpr FixedField qwen3_moe_fixed[] = {{"use_sliding_window", "false"}, {"mlp
 extern const Family qwen3_moe{.name = "qwen3_moe",
                               .head_norm = HeadNorm::each_head,
                               .fields = {common_names, rotary_names, router_names, qwen3_moe_names},
-                              .set_defaults = [](Model& model) {
-                                set_experts(model, 128, 8);
-                                model.layer_norm_epsilon = 1e-6;
-                              },
-.file = llama_files("Qwen3MoeForCausalLM", qwen3_moe_fixed, qwen_experts, qwen_fields)};
+                              .set_defaults =
+                                  [](Model& model) {
+                                    set_experts(model, 128, 8);
+                                    model.layer_norm_epsilon = 1e-6;
+                                  },
+                              .file = llama_files("Qwen3MoeForCausalLM", qwen3_moe_fixed, qwen_experts, qwen_fields)};
 
 }  // namespace lancet::config::families
