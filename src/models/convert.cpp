@@ -124,7 +124,7 @@ class Import {
     HuggingFaceModel model;
     LANCET_ASSIGN(model.config, read_config(folder_ / "config.json"));
     const config::Model dense = model.config.model;
-    LANCET_ASSIGN(const TensorFiles files, TensorFiles::open(folder_));
+    LANCET_ASSIGN(TensorFiles files, TensorFiles::open(folder_));
     LANCET_TRY(match(dense, files));
     LANCET_TRY(upcycle(model.config));
     model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
@@ -134,7 +134,8 @@ class Import {
     LANCET_TRY(check_whole_memory(program));
     LANCET_TRY(watch_.begin(bytes_in_all_));
     LANCET_ASSIGN(model.store, make_store(program));
-    for (const Wanted& wanted : wanted_) LANCET_TRY(read(wanted, model.store));
+    std::ranges::stable_sort(wanted_, {}, [](const Wanted& wanted) { return wanted.found.file->path(); });
+    for (const Wanted& wanted : wanted_) LANCET_TRY(read(files, wanted, model.store));
     if (upcycle_) LANCET_TRY(draw_missing(model.store));
     LANCET_TRY(check_head(files, model.config.model, model.store));
     if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
@@ -198,14 +199,14 @@ class Import {
   }
 
   // The file's tensor as f32, transposed if asked for; valid until the next call. Data error: a value is not finite.
-  Result<std::span<const float>> values_of(const FoundTensor& found, bool transposed) {
+  Result<std::span<const float>> values_of(TensorFiles& files, const FoundTensor& found, bool transposed) {
     const checkpoint::TensorInfo& info = *found.info;
     values_.resize(static_cast<std::size_t>(info.shape.elements()));
     if (info.dtype == "F32") {
-      LANCET_TRY(found.file->read(info, 0, std::as_writable_bytes(std::span(values_))));
+      LANCET_TRY(files.read(found, std::as_writable_bytes(std::span(values_))));
     } else {
       bytes_.resize(info.bytes());
-      LANCET_TRY(found.file->read(info, 0, bytes_));
+      LANCET_TRY(files.read(found, bytes_));
       to_floats(info.dtype, bytes_, values_);
     }
     if (const Status finite = checkpoint::check_finite(info, 0, std::as_bytes(std::span(values_))); !finite.ok())
@@ -224,8 +225,8 @@ class Import {
     return {};
   }
 
-  Status read(const Wanted& wanted, runtime::TensorStore& store) {
-    LANCET_ASSIGN(const std::span<const float> values, values_of(wanted.found, wanted.entry.transposed));
+  Status read(TensorFiles& files, const Wanted& wanted, runtime::TensorStore& store) {
+    LANCET_ASSIGN(const std::span<const float> values, values_of(files, wanted.found, wanted.entry.transposed));
     std::string name = wanted.entry.parameter;
     const bool upcycled = !parameters_.contains(name);  // the store has experts in place of this block's dense FFN
     if (upcycled) name.replace(name.find(".mlp."), 5, ".moe.experts.");
@@ -275,7 +276,7 @@ class Import {
   }
 
   // Refuses a head that differs from the embedding, since it would be lost.
-  Status check_head(const TensorFiles& files, const config::Model& model, runtime::TensorStore& store) {
+  Status check_head(TensorFiles& files, const config::Model& model, runtime::TensorStore& store) {
     const auto at = files.tensors().find(tied_head);
     if (at == files.tensors().end()) {
       LANCET_ASSIGN(const bool tied, has_tied_head(folder_ / "config.json"));
@@ -290,7 +291,7 @@ class Import {
     if (info.shape != shape || !is_weight_type(info.dtype))
       return data_error(fmt::format("{}: {}: expected [{}] of F32, F16 or BF16, found {}",
                                     at->second.file->path().string(), info.name, to_string(shape), to_string(info)));
-    LANCET_ASSIGN(const std::span<const float> head, values_of(at->second, false));
+    LANCET_ASSIGN(const std::span<const float> head, values_of(files, at->second, false));
     std::vector<float> embedding(head.size());
     LANCET_TRY(store.read(store["wte.weight"], 0, std::as_writable_bytes(std::span(embedding))));
     if (!std::ranges::equal(head, embedding))

@@ -156,27 +156,20 @@ Result<TensorFiles> TensorFiles::open(const std::filesystem::path& folder) {
     return data_error(fmt::format("{}: expected {} or {}, found {}", folder.string(), single_file, index_file,
                                   has_single ? "both" : "neither"));
   files.origin_ = has_single ? single : index;
-  LANCET_TRY(has_single ? files.open_single() : files.open_shards(folder));
+  LANCET_TRY(has_single ? files.add(single, nullptr) : files.open_shards(folder));
   return files;
-}
-
-Status TensorFiles::open_single() {
-  LANCET_ASSIGN(SafetensorsFile file, SafetensorsFile::open(origin_));
-  files_.push_back(std::make_unique<SafetensorsFile>(std::move(file)));
-  return add(*files_.back(), nullptr);
 }
 
 Status TensorFiles::open_shards(const std::filesystem::path& folder) {
   LANCET_ASSIGN(const Shards shards, read_index(origin_));
-  for (const auto& [name, listed] : shards) {
-    LANCET_ASSIGN(SafetensorsFile file, SafetensorsFile::open(folder / name));
-    files_.push_back(std::make_unique<SafetensorsFile>(std::move(file)));
-    LANCET_TRY(add(*files_.back(), &listed));
-  }
+  for (const auto& [name, listed] : shards) LANCET_TRY(add(folder / name, &listed));
   return {};
 }
 
-Status TensorFiles::add(const SafetensorsFile& file, const std::set<std::string>* listed) {
+Status TensorFiles::add(const std::filesystem::path& path, const std::set<std::string>* listed) {
+  LANCET_ASSIGN(SafetensorsFile opened, SafetensorsFile::open(path));
+  opened.close();
+  const SafetensorsFile& file = *files_.emplace_back(std::make_unique<SafetensorsFile>(std::move(opened)));
   std::size_t found = 0;
   for (const checkpoint::TensorInfo& info : file.tensors()) {
     if (listed && !listed->count(info.name))
@@ -193,6 +186,19 @@ Status TensorFiles::add(const SafetensorsFile& file, const std::set<std::string>
         return data_error(fmt::format("{}: expected {}, which {} says is here, found no such tensor",
                                       file.path().string(), shown(name), origin_.filename().string()));
   return {};
+}
+
+Status TensorFiles::read(const FoundTensor& found, std::span<std::byte> bytes) {
+  const SafetensorsFile& known = *found.file;
+  if (!open_ || open_->path() != known.path()) {
+    open_.reset();
+    LANCET_ASSIGN(SafetensorsFile again, SafetensorsFile::open(known.path()));
+    if (again.header_hash() != known.header_hash())
+      return data_error(fmt::format("{}: expected the tensors that it had at first, found that the file was replaced",
+                                    known.path().string()));
+    open_ = std::move(again);
+  }
+  return open_->read(*found.info, 0, bytes);
 }
 
 }  // namespace lancet::models

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -29,7 +30,7 @@ Result<config::Config> read_config(const std::filesystem::path& file);
 // config.json's tie_word_embeddings.
 Result<bool> has_tied_head(const std::filesystem::path& file);
 
-// Finds the tensors of a Hugging Face folder, which has one file, or shards with an index.
+// Finds and reads the tensors of a Hugging Face folder, which has one file, or shards with an index.
 struct FoundTensor {
   const checkpoint::SafetensorsFile* file = nullptr;
   const checkpoint::TensorInfo* info = nullptr;
@@ -45,14 +46,17 @@ class TensorFiles {
   const std::map<std::string, FoundTensor, std::less<>>& tensors() const { return tensors_; }
   // The file, or the index, for errors.
   const std::filesystem::path& origin() const { return origin_; }
+  // Fills `bytes` with the tensor's, all of them. One file is open at a time, so tensors are best read file by file.
+  // Data errors: the file was changed since open(), or cannot be read.
+  Status read(const FoundTensor& found, std::span<std::byte> bytes);
 
  private:
-  Status open_single();
   Status open_shards(const std::filesystem::path& folder);
-  Status add(const checkpoint::SafetensorsFile& file, const std::set<std::string>* listed);
+  Status add(const std::filesystem::path& path, const std::set<std::string>* listed);
 
   std::filesystem::path origin_;
-  std::vector<std::unique_ptr<checkpoint::SafetensorsFile>> files_;
+  std::vector<std::unique_ptr<checkpoint::SafetensorsFile>> files_;  // their headers; the files are closed
+  std::optional<checkpoint::SafetensorsFile> open_;                  // the one read last
   std::map<std::string, FoundTensor, std::less<>> tensors_;
 };
 
