@@ -188,7 +188,7 @@ Status check_all(const Config& config, int ranks) {
   if (m.n_head % m.key_heads() != 0)
     return refused("model.num_key_value_heads: expected a divisor of model.n_head = {}, found {}", m.n_head,
                    m.key_heads());
-  if (!m.is_gpt2() && m.head_size() % 2 != 0)
+  if (m.family().positions == Positions::rotary && m.head_size() % 2 != 0)
     return refused("model.head_dim: expected an even number, found {}", m.head_size());
   if (config.train.seq_len < 1 || config.train.seq_len > m.n_positions)
     return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions,
@@ -235,7 +235,7 @@ Status check(const Config& config, int ranks) {
   const Status found = check_all(config, ranks);
   if (found.ok()) return found;
   Error error = found.error();
-  error.message = in_names_of(config.model.model_type, std::move(error.message));
+  error.message = in_names_of(config.model.family(), std::move(error.message));
   return error;
 }
 

@@ -27,6 +27,14 @@ Slot slot_of(T& member) {
   }
 }
 
+Slot slot_of(const Family*& member) {
+  const auto at = [](const void* p) {
+    return int(std::ranges::find(families_known(), *static_cast<const Family* const*>(p)) - families_known().begin());
+  };
+  return Choice{family_names(), &member, at,
+                [](void* p, int i) { *static_cast<const Family**>(p) = families_known()[std::size_t(i)]; }};
+}
+
 constexpr Range any() { return {}; }
 constexpr Range from(double min) { return {.min = min}; }
 constexpr Range between(double min, double max) { return {.min = min, .max = max}; }
@@ -109,55 +117,50 @@ constexpr Condition emulated = {[](const Config& c, int) { return c.device == De
     path, [](Config& c) { return slot_of(c.member); }, range, doc \
   }
 
-constexpr ModelTypes gpt2 = set_of({ModelType::gpt2}), mixtral = set_of({ModelType::mixtral}),
-                     qwen3_moe = set_of({ModelType::qwen3_moe}), rotary = all_types & ~gpt2,
-                     with_experts = gpt2 | mixtral | qwen3_moe;
-
 // clang-format off
 constexpr Field table[] = {
     ROW(model.model_type, any(), "family of the blocks and of the names of the fields below"),
-    ROW(model.n_layer, between(1, most_layers), "transformer blocks").of(gpt2),
-    ROW(model.n_head, between(1, most_width), "attention heads; divides n_embd").of(gpt2),
-    ROW(model.n_embd, between(1, most_width), "width of the residual stream").of(gpt2),
-    ROW(model.n_positions, between(1, most_positions), "longest sequence (learned positions)").of(gpt2),
-    NAMED("model.num_hidden_layers", model.n_layer, between(1, most_layers), "transformer blocks").of(rotary),
-    NAMED("model.num_attention_heads", model.n_head, between(1, most_width), "query heads").of(rotary),
+    ROW(model.n_layer, between(1, most_layers), "transformer blocks"),
+    ROW(model.n_head, between(1, most_width), "attention heads; divides n_embd"),
+    ROW(model.n_embd, between(1, most_width), "width of the residual stream"),
+    ROW(model.n_positions, between(1, most_positions), "longest sequence (learned positions)"),
+    NAMED("model.num_hidden_layers", model.n_layer, between(1, most_layers), "transformer blocks"),
+    NAMED("model.num_attention_heads", model.n_head, between(1, most_width), "query heads"),
     NAMED("model.num_key_value_heads", model.num_key_value_heads, between(1, most_width),
-        "key heads, each of which serves as many query heads; null: num_attention_heads").of(rotary),
+        "key heads, each of which serves as many query heads; null: num_attention_heads"),
     NAMED("model.head_dim", model.head_dim, between(1, most_width),
-        "width of a head; null: hidden_size / num_attention_heads").of(rotary),
-    NAMED("model.hidden_size", model.n_embd, between(1, most_width), "width of the residual stream").of(rotary),
+        "width of a head; null: hidden_size / num_attention_heads"),
+    NAMED("model.hidden_size", model.n_embd, between(1, most_width), "width of the residual stream"),
     NAMED("model.intermediate_size", model.n_inner, between(1, most_positions),
-        "width inside an FFN or, of mixtral, an expert; null: 4 * hidden_size").of(rotary),
-    NAMED("model.max_position_embeddings", model.n_positions, between(1, most_positions), "longest sequence")
-        .of(rotary),
-    NAMED("model.rms_norm_eps", model.layer_norm_epsilon, above_zero(1), "added to the mean square").of(rotary),
-    NAMED("model.rope_theta", model.rope_theta, above_zero(most_real), "base of the rotary angles").of(rotary),
-    NAMED("model.tie_word_embeddings", model.tie_word_embeddings, any(), "the head is the token embedding").of(rotary),
+        "width inside an FFN or, of mixtral, an expert; null: 4 * hidden_size"),
+    NAMED("model.max_position_embeddings", model.n_positions, between(1, most_positions), "longest sequence"),
+    NAMED("model.rms_norm_eps", model.layer_norm_epsilon, above_zero(1), "added to the mean square"),
+    NAMED("model.rope_theta", model.rope_theta, above_zero(most_real), "base of the rotary angles"),
+    NAMED("model.tie_word_embeddings", model.tie_word_embeddings, any(), "the head is the token embedding"),
     NAMED("model.num_experts", model.num_local_experts, between(1, most_experts_per_layer),
-        "experts per layer over all ranks").of(qwen3_moe),
+        "experts per layer over all ranks"),
     NAMED("model.decoder_sparse_step", model.moe_layer_freq, between(1, most_layers),
-        "block i, from 1 on, is an MoE layer if it is a multiple").of(qwen3_moe),
+        "block i, from 1 on, is an MoE layer if it is a multiple"),
     ROW(model.vocab_size, between(2, most_ids), "vocabulary of the tokenizer"),
-    ROW(model.n_inner, between(1, most_positions), "width inside an FFN or an expert; null: 4 * n_embd").of(gpt2),
-    ROW(model.layer_norm_epsilon, above_zero(1), "added to the variance").of(gpt2),
+    ROW(model.n_inner, between(1, most_positions), "width inside an FFN or an expert; null: 4 * n_embd"),
+    ROW(model.layer_norm_epsilon, above_zero(1), "added to the variance"),
     ROW(model.initializer_range, between(0, most_factor), "standard deviation of the initial weights"),
     ROW(model.moe_layer_freq, between(0, most_layers),
-        "block i is an MoE layer if i % moe_layer_freq == 0; 0: dense model").of(gpt2),
+        "block i is an MoE layer if i % moe_layer_freq == 0; 0: dense model"),
     ROW(model.first_k_dense_replace, between(0, most_layers),
-        "the first blocks that are dense whatever moe_layer_freq says").when(moe).of(gpt2),
+        "the first blocks that are dense whatever moe_layer_freq says").when(moe),
     ROW(model.experts_per_rank, between(1, most_experts_per_layer),
         "experts per layer and place on the mesh's axis expert; excludes num_local_experts; 2 if neither is given")
-        .when(moe).of(gpt2),
+        .when(moe),
     ROW(model.num_local_experts, between(1, most_experts_per_layer),
-        "experts per layer over all ranks; excludes experts_per_rank").when(moe).of(gpt2 | mixtral),
-    ROW(model.moe_intermediate_size, between(1, most_positions), "width inside an expert; null: n_inner").when(moe).of(gpt2 | qwen3_moe),
+        "experts per layer over all ranks; excludes experts_per_rank").when(moe),
+    ROW(model.moe_intermediate_size, between(1, most_positions), "width inside an expert; null: n_inner").when(moe),
     ROW(model.n_shared_experts, between(0, most_experts_per_layer),
         "experts of a layer that every token passes besides those that the router chooses; their results are added "
-        "without a weight").when(moe).of(gpt2),
+        "without a weight").when(moe),
     ROW(model.num_experts_per_tok, between(1, most_experts_per_layer),
-        "experts per token; routers switch, hash, random and expert_choice need 1, gshard 2").when(moe).of(with_experts),
-    ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum").when(moe).of(gpt2 | qwen3_moe),
+        "experts per token; routers switch, hash, random and expert_choice need 1, gshard 2").when(moe),
+    ROW(model.norm_topk_prob, any(), "the weights of a token's experts are divided by their sum").when(moe),
     ROW(model.router, any(),
         "how tokens choose experts, and which a full expert keeps. switch, top_k: by score; the first tokens; "
         "batch_prioritized: by score; first choices before second ones, each by falling weight of the token's "
@@ -165,44 +168,44 @@ constexpr Field table[] = {
         "order; hash: by the token's id, without scores; random: at random, evenly in each sequence; both keep the "
         "first tokens; sigmoid: by sigmoid scores (DeepSeek-V3); the first tokens; expert_choice: each expert takes "
         "the tokens with its largest scores, which is not causal: a token's experts depend on later tokens of its "
-        "group, in evaluation, too").when(moe).of(with_experts),
+        "group, in evaluation, too").when(moe),
     ROW(model.router_second_expert, any(),
         "gshard: a token is sent to its second expert in training. random: with probability min(1, 2 * its weight), as "
-        "in the paper; always: as by default in Lingvo's code; evaluation and generation always send it").when(moe).of(with_experts),
+        "in the paper; always: as by default in Lingvo's code; evaluation and generation always send it").when(moe),
     ROW(model.router_skipped_slots, any(),
         "gshard: second choices that were not sent. kept: they count towards the expert's capacity, as in the paper; "
-        "free: they do not, as in Lingvo's code").when(moe).of(with_experts),
+        "free: they do not, as in Lingvo's code").when(moe),
     ROW(model.router_jitter_noise, below_one(),
-        "in training, the router's input is multiplied by uniform numbers in [1 - this, 1 + this); 0: off").when(moe).of(with_experts),
+        "in training, the router's input is multiplied by uniform numbers in [1 - this, 1 + this); 0: off").when(moe),
     ROW(model.capacity_factor, above_zero(most_factor),
         "slots per expert, as a multiple of an even share of the tokens' choices; expert_choice: the mean number of "
-        "experts per token; null: no choice is dropped").when(moe).of(with_experts),
+        "experts per token; null: no choice is dropped").when(moe),
     ROW(model.dropless_imbalance, between(1, most_factor),
         "without a capacity_factor: slots per expert and rank that memory is planned for, as a multiple of an even "
-        "share; choices beyond them take further rounds").when(dropless).of(with_experts),
+        "share; choices beyond them take further rounds").when(dropless),
     ROW(model.router_group_size, between(1, most_width),
         "sequences whose tokens share an expert's slots; divides micro_batch_size, since a group never spans ranks or "
-        "micro batches; null: micro_batch_size").when(moe).of(with_experts),
-    ROW(model.router_aux_loss_coef, between(0, most_factor), "weight of the load-balancing loss; 0: off").when(moe).of(with_experts),
+        "micro batches; null: micro_batch_size").when(moe),
+    ROW(model.router_aux_loss_coef, between(0, most_factor), "weight of the load-balancing loss; 0: off").when(moe),
     ROW(model.router_aux_loss_form, any(),
         "gshard: its load-balancing loss counts first choices. switch: E * sum of f P over the E experts, as in "
         "Lingvo's code; gshard: the mean of f P over the experts, as in the paper: 1/E^2 of the former; records hold "
-        "the former").when(moe).of(with_experts),
+        "the former").when(moe),
     ROW(model.router_aux_loss_scope, any(),
         "tokens whose choices the load-balancing loss counts: rank, group: those of each rank, or of each group of "
         "router_group_size sequences, in a micro batch; global: those of all ranks in the step's micro batches so far")
-        .when(moe).of(with_experts),
+        .when(moe),
     ROW(model.router_z_loss_coef, between(0, most_factor),
-        "weight of the router's z-loss, the mean square of log(sum of e^logit); 0: off").when(moe).of(with_experts),
+        "weight of the router's z-loss, the mean square of log(sum of e^logit); 0: off").when(moe),
     ROW(model.router_groups, between(1, most_router_groups),
         "router sigmoid: groups of neighbouring experts, whose scores are the sums of their two best experts")
-        .when(moe).of(with_experts),
+        .when(moe),
     ROW(model.router_topk_groups, between(1, most_router_groups),
-        "router sigmoid: a token chooses experts of as many groups, the best ones; null: all").when(moe).of(with_experts),
-    ROW(model.routed_scaling_factor, above_zero(most_factor), "router sigmoid: factor of the weights").when(moe).of(with_experts),
+        "router sigmoid: a token chooses experts of as many groups, the best ones; null: all").when(moe),
+    ROW(model.routed_scaling_factor, above_zero(most_factor), "router sigmoid: factor of the weights").when(moe),
     ROW(model.router_bias_update_rate, between(0, 1),
         "router sigmoid: after each step the bias by which experts are chosen grows by this for experts with less "
-        "than the mean load of the step, and falls for those with more").when(moe).of(with_experts),
+        "than the mean load of the step, and falls for those with more").when(moe),
     ROW(model.vocab_pad_multiple, between(1, most_width), "the vocabulary is padded internally to a multiple of this"),
     ROW(data.train, any(), "token file for training (lancet data tokenize writes it)").when(files),
     ROW(data.eval, any(), "token file for evaluation; empty: no evaluation").when(files),
@@ -375,11 +378,10 @@ std::string number_text(double x) { return fmt::format("{}", x); }
 
 // The families whose models have a field; empty if all have it.
 std::string families_text(const Field& field) {
-  if (field.types == all_types) return {};
-  std::vector<std::string_view> families;
-  for (std::size_t type = 0; type < words_of(ModelType()).size(); ++type)
-    if (field.is_of(ModelType(type))) families.push_back(words_of(ModelType())[type]);
-  return fmt::format("{}", fmt::join(families, ", "));
+  std::vector<std::string_view> of;
+  for (const Family* family : families_known())
+    if (field.is_of(*family)) of.push_back(family->name);
+  return of.size() == families_known().size() ? std::string() : fmt::format("{}", fmt::join(of, ", "));
 }
 
 // The words of a choice or the range of a number; empty for other fields.
@@ -398,18 +400,21 @@ const Field* find_field(std::string_view path) {
   return nullptr;
 }
 
-const Field* find_field(std::string_view path, ModelType type) {
-  for (const Field& field : table)
-    if (field.path == path && field.is_of(type)) return &field;
-  return nullptr;
+const Field* find_field(std::string_view path, const Family& family) {
+  const Field* field = find_field(path);
+  return field && field->is_of(family) ? field : nullptr;
 }
 
-std::string in_names_of(ModelType type, std::string text) {
+bool Field::is_of(const Family& family) const {
+  return section_of(path) != "model" || path == "model.model_type" || family.has(key_of(path));
+}
+
+std::string in_names_of(const Family& family, std::string text) {
   Config config;
   for (const Field& field : table) {
-    if (field.is_of(type)) continue;
+    if (field.is_of(family)) continue;
     const Slot slot = field.slot(config);
-    const auto same = [&](const Field& other) { return other.is_of(type) && slots_equal(other.slot(config), slot); };
+    const auto same = [&](const Field& other) { return other.is_of(family) && slots_equal(other.slot(config), slot); };
     const auto other = std::ranges::find_if(table, same);
     if (other == std::end(table)) continue;
     for (std::size_t at = 0; (at = text.find(field.path, at)) != text.npos; ++at) {
@@ -422,24 +427,18 @@ std::string in_names_of(ModelType type, std::string text) {
   return text;
 }
 
-// Of Hugging Face's configurations; without drops.
-Model defaults_of(ModelType type) {
+Model defaults_of(const Family& family) {
   Model model;
-  model.model_type = type;
-  if (type == ModelType::gpt2) return model;
-  const bool experts = set_of({type}) & with_experts;
-  model.layer_norm_epsilon = type == ModelType::mixtral ? 1e-5 : 1e-6;
-  model.rope_theta = type == ModelType::mixtral ? 1e6 : 1e4;
-  if (type == ModelType::qwen3) model.head_dim = 128;
-  model.moe_layer_freq = experts ? 1 : 0;
-  model.router = Router::top_k;
-  model.capacity_factor.reset();
-  if (!experts) return model;
-  model.num_local_experts = type == ModelType::mixtral ? 8 : 128;
-  model.num_experts_per_tok = type == ModelType::mixtral ? 2 : 8;
-  model.norm_topk_prob = type == ModelType::mixtral;
-  model.router_aux_loss_coef = 0.001;
+  model.model_type = &family;
+  family.set_defaults(model);
   return model;
+}
+
+Config defaults_of(const Field& field) {
+  Config config;
+  const auto first = std::ranges::find_if(families_known(), [&](const Family* family) { return field.is_of(*family); });
+  config.model = defaults_of(**first);
+  return config;
 }
 
 std::string_view section_of(std::string_view path) {
@@ -483,7 +482,6 @@ std::string value_text(const Slot& slot) {
 }
 
 std::string describe() {
-  Config defaults;
   std::string text;
   std::string_view section = "?";
   for (const Field& field : table) {
@@ -491,6 +489,7 @@ std::string describe() {
       section = section_of(field.path);
       text += section.empty() ? "(top level)\n" : fmt::format("{}\n", section);
     }
+    Config defaults = defaults_of(field);
     const Slot slot = field.slot(defaults);
     std::string note = values_text(field, slot);
     if (!note.empty() && !field.doc.empty()) note += "; ";
@@ -509,9 +508,9 @@ bool has_effect(std::string_view path, const Config& config, int ranks) {
 std::vector<std::string> without_effect(const Config& config, int ranks) {
   Config defaults, given = config;  // slots point into a Config that may be written
   std::vector<std::pair<std::string_view, std::vector<std::string_view>>> found;
-  defaults.model = defaults_of(config.model.model_type);
+  defaults.model = defaults_of(config.model.family());
   for (const Field& field : table) {
-    if (!field.is_of(config.model.model_type) || has_effect(field.path, config, ranks) ||
+    if (!field.is_of(config.model.family()) || has_effect(field.path, config, ranks) ||
         value_text(field.slot(given)) == value_text(field.slot(defaults)))
       continue;
     const std::string_view why = field.condition->otherwise;
@@ -532,7 +531,7 @@ std::string to_json(const Config& config) {
   std::string_view open = "";
   bool first = true;
   for (const Field& field : table) {
-    if (!field.is_of(config.model.model_type)) continue;
+    if (!field.is_of(config.model.family())) continue;
     const std::string_view section = section_of(field.path);
     if (section != open) {
       if (!open.empty()) text += "\n  }";

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <span>
@@ -37,15 +36,6 @@ struct Range {
 };
 std::string to_string(const Range& range);  // ">= 1", "in [0, 1)"; empty without limits
 
-// A set of families, a bit each.
-using ModelTypes = std::uint32_t;
-constexpr ModelTypes set_of(std::initializer_list<ModelType> types) {
-  ModelTypes set = 0;
-  for (const ModelType type : types) set |= 1u << int(type);
-  return set;
-}
-inline constexpr ModelTypes all_types = (1u << words_of(ModelType()).size()) - 1;
-
 // Where a field has an effect.
 struct Condition {
   bool (*holds)(const Config& config, int ranks);
@@ -58,20 +48,19 @@ struct Field {
   Range range;            // of numbers, and of those in a list
   std::string_view doc;
   const Condition* condition = nullptr;  // null: it always has an effect
-  ModelTypes types = all_types;          // the families whose models have it
-  constexpr Field when(const Condition& has_effect) const { return {path, slot, range, doc, &has_effect, types}; }
-  constexpr Field of(ModelTypes families) const { return {path, slot, range, doc, condition, families}; }
-  constexpr bool is_of(ModelType type) const { return types >> int(type) & 1; }
+  constexpr Field when(const Condition& has_effect) const { return {path, slot, range, doc, &has_effect}; }
+  bool is_of(const Family& family) const;
 };
 
 std::span<const Field> fields();
-// The field of any family, or of a model of this type; null if there is none.
+// The field of any family, or of this one; null if there is none.
 const Field* find_field(std::string_view path);
-const Field* find_field(std::string_view path, ModelType type);
-// The text with the names that fields of gpt2 have in it replaced by those of this type.
-std::string in_names_of(ModelType type, std::string text);
-// The defaults of a family.
-Model defaults_of(ModelType type);
+const Field* find_field(std::string_view path, const Family& family);
+// The text with the names that fields of other families have in it replaced by those of this one.
+std::string in_names_of(const Family& family, std::string text);
+Model defaults_of(const Family& family);
+// Those of the first family that has the field.
+Config defaults_of(const Field& field);
 bool is_section(std::string_view path);              // "model", "data", ...
 std::string_view section_of(std::string_view path);  // "model.n_layer" -> "model"; "" at the top
 std::string_view key_of(std::string_view path);      // "model.n_layer" -> "n_layer"

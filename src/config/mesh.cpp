@@ -51,8 +51,8 @@ Status check_tensor(const Config& config) {
   };
   const bool own_width = model.has_moe() && model.moe_intermediate_size;
   const Dimension split[] = {
-      {"heads (model.n_head)", "h.*.attn.c_attn", model.n_head, model.is_gpt2()},
-      {"key heads (model.num_key_value_heads)", "h.*.attn.c_attn", model.key_heads(), !model.is_gpt2()},
+      {"heads (model.n_head)", "h.*.attn.c_attn", model.n_head, !model.num_key_value_heads},
+      {"key heads (model.num_key_value_heads)", "h.*.attn.c_attn", model.key_heads(), true},
       {"features (model.n_inner)", own_width ? "h.*.mlp.c_fc" : "h.*.mlp.c_fc and h.*.moe.experts.c_fc", model.inner(),
        model.has_dense_ffn() || !own_width},
       {"features (model.moe_intermediate_size)", "h.*.moe.experts.c_fc", model.expert_inner(), own_width}};

@@ -221,24 +221,24 @@ struct Origin {
 };
 
 Status read_value(Config& config, const json& value, std::string_view path, const Origin& origin) {
-  const Field* field = find_field(path, config.model.model_type);
-  const ModelType type = config.model.model_type;
+  const Family& family = config.model.family();
+  const Field* field = find_field(path, family);
   if (!field && find_field(path)) {
-    const std::string other = in_names_of(type, std::string(path));
+    const std::string other = in_names_of(family, std::string(path));
     return config_error(fmt::format("{}: expected a field of model.model_type \"{}\", found one of others{}",
-                                    origin.of(path), name(type), other == path ? "" : "; here it is " + other));
+                                    origin.of(path), family.name, other == path ? "" : "; here it is " + other));
   }
   if (!field) return unknown_key(origin.file, path);
   const std::string where = origin.of(path);
   return std::visit(Reader{where, *field, value}, field->slot(config));
 }
 
-// The model's type comes first: it says which fields there are, and their defaults.
+// The model's family comes first: it says which fields there are, and their defaults.
 Status read_type(Config& config, const json& root, const Origin& origin) {
   const auto model = root.find("model");
   if (model == root.end() || !model->is_object() || !model->contains("model_type")) return {};
   LANCET_TRY(read_value(config, (*model)["model_type"], "model.model_type", origin));
-  config.model = defaults_of(config.model.model_type);
+  config.model = defaults_of(config.model.family());
   return {};
 }
 

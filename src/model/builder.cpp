@@ -9,7 +9,7 @@ Builder::Builder(const config::Model& model, const BuildOptions& options)
       residual_deviation(deviation / std::sqrt(2.f * float(model.n_layer))),
       model_(model),
       options_(options) {
-  program.name = model.is_gpt2() ? "gpt2-moe" : std::string(config::name(model.model_type));
+  program.name = model.family().program;
 }
 
 ops::Attributes Builder::product_of(std::int64_t rows) const {
@@ -77,17 +77,13 @@ TensorId Builder::linear(const std::string& name, TensorId x, std::int64_t out, 
                          std::vector<Split> of_weight, const Split& of_bias) {
   const std::int64_t in = program.type(x).shape.back();
   std::vector<TensorId> operands{x, weight(name + ".weight", {out, in}, std::move(of_weight), deviation)};
-  if (model_.is_gpt2()) operands.push_back(constant(name + ".bias", {out}, {of_bias}, 0));
+  if (family().biases) operands.push_back(constant(name + ".bias", {out}, {of_bias}, 0));
   return emit("linear", std::move(operands), product_of(program.type(x).shape.rows()), name)[0];
 }
 
 TensorId Builder::mlp(const std::string& name, TensorId x, std::int64_t width) {
-  if (model_.is_gpt2()) {
-    const TensorId hidden = widen(name + ".c_fc", x, width);  // [B,S,F]
-    return narrow(name + ".c_proj", emit("gelu", {hidden}, {}, name + ".gelu")[0]);
-  }
-  const TensorId hidden = widen(name + ".c_fc", x, 2 * width);  // [B,S,2F]: gate and up
-  return narrow(name + ".c_proj", emit("swiglu", {hidden}, {}, name + ".swiglu")[0]);
+  const TensorId hidden = widen(name + ".c_fc", x, widened(width));
+  return narrow(name + ".c_proj", emit(activation(), {hidden}, {}, name + "." + activation())[0]);
 }
 
 }  // namespace lancet::model

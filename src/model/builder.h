@@ -29,6 +29,7 @@ class Builder {
 
   const config::Model& model() const { return model_; }
   const BuildOptions& options() const { return options_; }
+  const config::Family& family() const { return model_.family(); }
   std::int64_t tokens() const { return options_.batch * options_.sequence; }
   bool trains() const { return options_.mode == Mode::train; }
   bool decodes() const { return options_.mode == Mode::decode; }
@@ -59,8 +60,11 @@ class Builder {
   // section 3).
   TensorId widen(const std::string& name, TensorId x, std::int64_t out, const Split& features = over_tensor);
   TensorId narrow(const std::string& name, TensorId x);
-  // An FFN of a width: [B,S,D] -> [B,S,D].
+  // An FFN of a width F: [B,S,D] -> [B,S,D].
   TensorId mlp(const std::string& name, TensorId x, std::int64_t width);
+  // The op between its products, and its operand's features: F, or gate and up of each side by side, 2F.
+  std::string activation() const { return family().ffn == config::Ffn::gelu ? "gelu" : "swiglu"; }
+  std::int64_t widened(std::int64_t width) const { return family().ffn == config::Ffn::gelu ? width : 2 * width; }
 
   // GPT-2's deviations: of weights, and of those whose product is added to the residual stream.
   const float deviation, residual_deviation;

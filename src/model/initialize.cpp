@@ -1,4 +1,4 @@
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 
 #include <fmt/format.h>
 

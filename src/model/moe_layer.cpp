@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 
 namespace lancet::model {
 
@@ -22,7 +22,7 @@ std::int64_t choices_of(const config::Model& model, std::int64_t tokens, std::in
 
 namespace {
 
-// The weights of the experts' two products and gpt2's biases.
+// The weights of the experts' two products and their biases, where the family has them.
 struct Experts {
   TensorId w1, b1, w2, b2;
 };
@@ -94,13 +94,13 @@ class MoeLayer {
     const std::string name = name_ + ".experts";
     const std::int64_t d = model_.n_embd, f = model_.expert_inner();
     Experts made;
-    const bool gpt2 = model_.is_gpt2();
-    const std::int64_t wide = gpt2 ? f : 2 * f;  // gate and up
-    made.w1 = b_.weight(name + ".c_fc.weight", {experts_, wide, d}, {over_experts, over_tensor, whole}, b_.deviation);
-    if (gpt2) made.b1 = b_.constant(name + ".c_fc.bias", {experts_, f}, {over_experts, over_tensor}, 0);
+    const bool biases = b_.family().biases;
+    made.w1 = b_.weight(name + ".c_fc.weight", {experts_, b_.widened(f), d}, {over_experts, over_tensor, whole},
+                        b_.deviation);
+    if (biases) made.b1 = b_.constant(name + ".c_fc.bias", {experts_, f}, {over_experts, over_tensor}, 0);
     made.w2 =
         b_.weight(name + ".c_proj.weight", {experts_, d, f}, {over_experts, whole, over_tensor}, b_.residual_deviation);
-    if (gpt2) made.b2 = b_.constant(name + ".c_proj.bias", {experts_, d}, {over_experts, whole}, 0);
+    if (biases) made.b2 = b_.constant(name + ".c_proj.bias", {experts_, d}, {over_experts, whole}, 0);
     return made;
   }
 
@@ -111,14 +111,13 @@ class MoeLayer {
     const ops::Attributes rows{{"tokens", std::min(choices_of(model_, b_.tokens(), slots), slots)}};  // that they get
     ops::Attributes product = b_.product_of(b_.tokens());
     product.set("tokens", rows.integer("tokens"));
-    if (!model_.is_gpt2()) {
-      const TensorId hidden = b_.emit("expert_product", {sent, to.w1, filled}, product, name + ".c_fc")[0];
-      const TensorId active = b_.emit("swiglu", {hidden, filled}, rows, name + ".swiglu")[0];
-      return b_.emit("expert_product", {active, to.w2, filled}, product, name + ".c_proj")[0];
-    }
-    const TensorId hidden = b_.emit("expert_linear", {sent, to.w1, to.b1, filled}, product, name + ".c_fc")[0];
-    const TensorId active = b_.emit("gelu", {hidden, filled}, rows, name + ".gelu")[0];
-    return b_.emit("expert_linear", {active, to.w2, to.b2, filled}, product, name + ".c_proj")[0];
+    const auto through = [&](TensorId x, TensorId weight, TensorId bias, const std::string& label) {
+      if (!bias.valid()) return b_.emit("expert_product", {x, weight, filled}, product, label)[0];
+      return b_.emit("expert_linear", {x, weight, bias, filled}, product, label)[0];
+    };
+    const std::string active = b_.activation();
+    const TensorId hidden = through(sent, to.w1, to.b1, name + ".c_fc");
+    return through(b_.emit(active, {hidden, filled}, rows, name + "." + active)[0], to.w2, to.b2, name + ".c_proj");
   }
 
   Builder& b_;

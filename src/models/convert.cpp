@@ -19,7 +19,7 @@
 #include "lancet/base/random.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/tokenizer.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/rank_device.h"
@@ -432,9 +432,9 @@ config::Model exported_model(const config::Config& config) {
 
 Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
-  if (!model.is_gpt2())
+  if (model.model_type != &config::families::gpt2)
     return config_error(fmt::format(
-        "model.model_type: expected \"gpt2\", the one family that is exported, found \"{}\"", name(model.model_type)));
+        "model.model_type: expected \"gpt2\", the one family that is exported, found \"{}\"", model.family().name));
   Export files(model, store, options);
   LANCET_TRY(run::check_new_folder(out, files.plan()));
   LANCET_ASSIGN(run::NewFolder folder, run::NewFolder::create(out));

@@ -9,7 +9,7 @@
 #include "lancet/base/log.h"
 #include "lancet/comm/collect.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/ops/catalogue.h"
 #include "lancet/profiler/profiler.h"
 #include "lancet/run/rank_device.h"

@@ -8,7 +8,7 @@
 #include "lancet/comm/collect.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/micro_batches.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/saver.h"
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include "config/fields.h"
 
@@ -108,6 +109,30 @@ TEST_CASE("a printed config parses to the same config") {
     if (value && x.find("experts_per_rank") == x.npos && x.find("model_type") == x.npos) CHECK(x != y);
     CHECK(x.substr(0, x.find(':')) == y.substr(0, y.find(':')));
   }
+}
+
+TEST_CASE("every field of a family is in the table, and one family has no member under two names") {
+  for (const Family* family : families_known()) {
+    INFO(family->name);
+    CHECK(find_family(family->name) == family);
+    CHECK(good(fmt::format(R"({{"model": {{"model_type": "{}"}}}})", family->name)).model.model_type == family);
+    Config config;
+    std::set<const void*> members;
+    for (const auto& names : family->fields)
+      for (const std::string_view name : names) {
+        INFO(name);
+        const Field* field = find_field(fmt::format("model.{}", name), *family);
+        REQUIRE(field);
+        const auto address = [](const auto& slot) -> const void* {
+          if constexpr (requires { slot.target; })
+            return slot.target;
+          else
+            return slot;
+        };
+        CHECK(members.insert(std::visit(address, field->slot(config))).second);
+      }
+  }
+  CHECK_FALSE(find_family("bert"));
 }
 
 TEST_CASE("a family's fields have its names") {
@@ -486,7 +511,7 @@ TEST_CASE("the help text has one line per field, with default and words") {
   for (std::string line; std::getline(in, line);) printed += line.find("\": ") != line.npos && line.back() != '{';
   const auto lines = std::size_t(std::count(text.begin(), text.end(), '\n'));
   std::size_t of_others = 0;
-  for (const Field& field : fields()) of_others += !field.is_of(ModelType::gpt2);
+  for (const Field& field : fields()) of_others += !field.is_of(families::gpt2);
   CHECK(of_others > 0);
   CHECK(lines == printed + of_others + 9);  // eight sections and the top level have one heading each
 }

@@ -184,7 +184,6 @@ std::string escaped(std::string_view doc) {
 
 // A heading per section and a list item per field.
 std::string described() {
-  Config defaults;
   std::string text;
   std::string_view section = "?";
   for (const Field& field : fields()) {
@@ -192,6 +191,7 @@ std::string described() {
       section = section_of(field.path);
       text += fmt::format("\n## {}\n\n", section.empty() ? "Top level" : section);
     }
+    Config defaults = defaults_of(field);
     const Slot slot = field.slot(defaults);
     const Choice* choice = std::get_if<Choice>(&slot);
     const std::string values = choice ? fmt::format("{}", fmt::join(choice->words, " | ")) : to_string(field.range);

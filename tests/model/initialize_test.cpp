@@ -1,5 +1,5 @@
 // Initial values: equal at any number of ranks, with GPT-2's deviations, and different experts.
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -3,7 +3,7 @@
 
 #include "golden/golden.h"
 #include "lancet/ir/plan.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/ops/catalogue.h"
 #include "routers.h"
 #include "small_model.h"

@@ -3,7 +3,7 @@
 #include <iterator>
 
 #include "good.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/placement/graph.h"
 #include "lancet/placement/linear_solver.h"
 #include "lancet/placement/solvers.h"

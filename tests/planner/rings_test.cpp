@@ -11,7 +11,7 @@
 #include "good.h"
 #include "lancet/ir/dependencies.h"
 #include "lancet/ir/plan.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/schedule/overlap.h"
 #include "lancet/schedule/plan_memory.h"
 #include "passes/against_logical.h"

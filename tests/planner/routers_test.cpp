@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "declared_costs.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/planner/planner.h"
 #include "routers.h"
 #include "small_model.h"

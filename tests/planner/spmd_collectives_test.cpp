@@ -1,5 +1,5 @@
 // What the ranks of a mesh send in a training step of the model: every collective of a layer, by name, and no others.
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "passes/partitioned.h"
 #include "small_model.h"
 

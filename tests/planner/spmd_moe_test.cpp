@@ -2,7 +2,7 @@
 // threads, against the logical Program on one rank, both with the CPU's kernels.
 
 #include "good.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/planner/planner.h"
 #include "passes/partitioned.h"
 #include "passes/rank_threads.h"

@@ -4,7 +4,7 @@
 #include "declared_costs.h"
 #include "good.h"
 #include "lancet/ir/plan.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/planner/planner.h"
 #include "lancet/schedule/plan_memory.h"
 #include "planner/within_memory.h"

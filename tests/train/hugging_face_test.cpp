@@ -23,7 +23,7 @@
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/token_file.h"
 #include "lancet/data/tokenize.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/models/loaded_model.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/run_folder.h"

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "lancet/ir/groups.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/passes/passes.h"
 #include "small_model.h"
 #include "steps/support.h"

@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "ops/moe/slots/assign.h"
 #include "routers.h"
 #include "train/observed_steps.h"

@@ -46,13 +46,13 @@ inline void set_shared(config::Model& model) {
 }
 
 // The small model with the blocks of a family with rotary positions.
-inline void set_family(config::Model& model, config::ModelType type) {
-  model.model_type = type;
+inline void set_family(config::Model& model, std::string_view name) {
+  model.model_type = config::find_family(name);
   model.num_key_value_heads = 2;
   model.head_dim = 6;
   model.rope_theta = 100;
-  model.tie_word_embeddings = type == config::ModelType::qwen3;
-  if (type == config::ModelType::llama || type == config::ModelType::qwen3) model.moe_layer_freq = 0;
+  model.tie_word_embeddings = name == "qwen3";
+  if (name == "llama" || name == "qwen3") model.moe_layer_freq = 0;
 }
 
 inline ir::Mesh mesh_of(int data, int expert, int tensor) { return {{1, data, expert, tensor}}; }

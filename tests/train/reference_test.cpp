@@ -49,9 +49,7 @@ void set_router(config::Model& model, const Reference& r) {
 config::Config config_of(const Reference& r) {
   config::Config c;
   if (r.has("model_type")) {
-    c.model.model_type = r.text("model_type") == "llama"     ? config::ModelType::llama
-                         : r.text("model_type") == "mixtral" ? config::ModelType::mixtral
-                                                             : config::ModelType::qwen3_moe;
+    c.model.model_type = config::find_family(r.text("model_type"));
     c.model.num_key_value_heads = r.integer("num_key_value_heads");
     c.model.head_dim = r.integer("head_dim");
     c.model.rope_theta = r.number("rope_theta");

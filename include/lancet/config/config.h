@@ -15,12 +15,11 @@
 
 #include "lancet/base/dtype.h"
 #include "lancet/base/result.h"
+#include "lancet/config/family.h"
 #include "lancet/ir/mesh.h"
 
 namespace lancet::config {
 
-// Families of models: whose blocks a model has, and whose names its fields have (Hugging Face's model_type).
-enum class ModelType { gpt2, llama, mixtral, qwen3, qwen3_moe };
 enum class Router { switch_top1, batch_prioritized, top_k, gshard, hash, random, sigmoid, expert_choice };
 enum class SecondExpert { random, always };
 enum class SkippedSlots { kept, free };
@@ -42,7 +41,6 @@ template <class... Text>
 constexpr std::array<std::string_view, sizeof...(Text)> words(Text... text) {
   return {text...};
 }
-constexpr auto words_of(ModelType) { return words("gpt2", "llama", "mixtral", "qwen3", "qwen3_moe"); }
 constexpr auto words_of(Router) {
   return words("switch", "batch_prioritized", "top_k", "gshard", "hash", "random", "sigmoid", "expert_choice");
 }
@@ -64,12 +62,9 @@ requires requires(Enum value) { words_of(value); }
 constexpr std::string_view name(Enum value) { return words_of(value)[std::size_t(value)]; }
 
 // The fields `model` of a config: the family and sizes of a model and of its mixture-of-experts layers, and their
-// router. Members have GPT-2's names; fields.cpp says under which name a family has them.
-//
-// gpt2: layer norms, learned positions, FFNs with GELU, biases, the head is the embedding. The other families: RMS
-// norms, rotary positions, grouped queries, SwiGLU, no biases; qwen3 and qwen3_moe also norm each query and key.
+// router. Members have GPT-2's names; fields.cpp says under which other names families have them.
 struct Model {
-  ModelType model_type = ModelType::gpt2;
+  const Family* model_type = &families::gpt2;
   std::int64_t n_layer = 12;
   std::int64_t n_head = 12;
   std::int64_t n_embd = 768;
@@ -102,15 +97,12 @@ struct Model {
   std::optional<std::int64_t> router_topk_groups;
   double routed_scaling_factor = 1, router_bias_update_rate = 0;
   std::int64_t vocab_pad_multiple = 64;
-  // Of all families but gpt2.
   std::optional<std::int64_t> num_key_value_heads;  // null: n_head
   std::optional<std::int64_t> head_dim;             // null: n_embd / n_head
   double rope_theta = 10000;
-  bool tie_word_embeddings = false;
+  bool tie_word_embeddings = true;  // the head is the token embedding
 
-  bool is_gpt2() const { return model_type == ModelType::gpt2; }
-  bool norms_heads() const { return model_type == ModelType::qwen3 || model_type == ModelType::qwen3_moe; }
-  bool ties_head() const { return is_gpt2() || tie_word_embeddings; }
+  const Family& family() const { return *model_type; }
   std::int64_t key_heads() const { return num_key_value_heads.value_or(n_head); }
   std::int64_t head_size() const { return head_dim.value_or(n_embd / n_head); }
   std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }
@@ -127,10 +119,8 @@ struct Model {
   // that drops nothing keeps what is more than all tokens of any model.
   double kept_factor() const { return capacity_factor.value_or(1e6); }
   double buffer_factor() const { return capacity_factor.value_or(dropless_imbalance); }
-  // decoder_sparse_step, the other families' name of moe_layer_freq, counts blocks from 1 on.
   bool is_moe(std::int64_t block) const {
-    return moe_layer_freq > 0 && (is_gpt2() ? block : block + 1) % moe_layer_freq == 0 &&
-           block >= first_k_dense_replace;
+    return moe_layer_freq > 0 && (block + family().first_block) % moe_layer_freq == 0 && block >= first_k_dense_replace;
   }
   std::int64_t moe_layers() const;
   bool has_moe() const { return moe_layers() > 0; }

@@ -10,7 +10,7 @@
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/ir/plan.h"
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 #include "lancet/planner/planner.h"
 
 namespace lancet::planner {

@@ -1,4 +1,4 @@
-#include "lancet/model/gpt2_moe.h"
+#include "lancet/model/transformer.h"
 
 #include <fmt/format.h>
 
@@ -23,15 +23,16 @@ class Transformer : private Builder {
     tokens_input = input("tokens", {batch, sequence});
     const std::int64_t rows = model().padded_vocab(options().tensor_ranks);
     const TensorId wte = vocabulary_rows("wte.weight", {rows, d});
-    const TensorId wpe =
-        model().is_gpt2() ? weight("wpe.weight", {model().n_positions, d}, {whole, whole}, deviation) : TensorId{};
+    const TensorId wpe = family().positions == config::Positions::learned
+                             ? weight("wpe.weight", {model().n_positions, d}, {whole, whole}, deviation)
+                             : TensorId{};
     if (decodes()) cursor_ = program.add_named(TensorKind::input, "cursor", {DType::i32, {2}});
     x_ = embedded(wte, wpe);  // [B,S,D]
     split_sequence(x_);
     for (std::int64_t i = 0; i < model().n_layer; ++i) block(i);
     TensorId y = norm("ln_f");
     if (decodes()) y = emit("take_row", {y, cursor_}, {}, "lm_head.row")[0];  // [B,1,D]
-    const TensorId head = model().ties_head() ? wte : vocabulary_rows("lm_head.weight", {rows, d});
+    const TensorId head = model().tie_word_embeddings ? wte : vocabulary_rows("lm_head.weight", {rows, d});
     const TensorId logits =
         emit("linear", {y, head}, product_of(program.type(y).shape.rows()), "lm_head")[0];  // [B,S,V']
     split_features(logits, over_tensor);
@@ -60,8 +61,9 @@ class Transformer : private Builder {
     std::vector<TensorId> operands{x_};
     if (delta_.valid()) operands.push_back(delta_);
     operands.push_back(constant(name + ".weight", {model().n_embd}, {whole}, 1));
-    if (model().is_gpt2()) operands.push_back(constant(name + ".bias", {model().n_embd}, {whole}, 0));
-    const std::string op = std::string(delta_.valid() ? "add_" : "") + (model().is_gpt2() ? "layer_norm" : "rms_norm");
+    const bool layer_norm = family().norm == config::Norm::layer;
+    if (layer_norm) operands.push_back(constant(name + ".bias", {model().n_embd}, {whole}, 0));
+    const std::string op = std::string(delta_.valid() ? "add_" : "") + (layer_norm ? "layer_norm" : "rms_norm");
     const auto results = emit(op, std::move(operands), {{"eps", model().layer_norm_epsilon}}, name);
     if (delta_.valid()) {
       split_sequence(delta_);
@@ -87,7 +89,7 @@ class Transformer : private Builder {
     TensorId qkv = widen(name + ".c_attn", x, (heads + 2 * key_heads) * size, split);  // [B,S,(H+2G)hd]
     ops::Attributes attributes{{"heads", key_heads}};
     if (key_heads != heads) attributes.set("group", heads / key_heads);
-    if (!model().is_gpt2()) qkv = rotated(name, qkv, attributes);
+    if (family().positions == config::Positions::rotary) qkv = rotated(name, qkv, attributes);
     if (!options().deterministic) attributes.set("deterministic", std::int64_t(0));
     if (!decodes()) return emit("attention", {qkv}, attributes, name)[0];
     const ir::TensorType cache{options().dtype, {options().batch, key_heads, model().n_positions, size}};
@@ -103,7 +105,7 @@ class Transformer : private Builder {
     attributes.set("theta", model().rope_theta);
     std::vector<TensorId> operands{qkv};
     if (decodes()) operands.push_back(cursor_);
-    if (model().norms_heads()) {
+    if (family().head_norm == config::HeadNorm::each_head) {
       attributes.set("eps", model().layer_norm_epsilon);
       for (const char* of : {".q_norm.weight", ".k_norm.weight"})
         operands.push_back(constant(name + of, {model().head_size()}, {whole}, 1));

@@ -1,0 +1,54 @@
+// A family of models as data: the blocks that its models have, the fields of its config.json, and their defaults. Each
+// family is one file of src/config/families; families.cpp lists them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace lancet::config {
+
+struct Model;
+
+// layer: mean, variance and bias; rms: the mean square alone.
+enum class Norm { layer, rms };
+// learned: an embedding of each position; rotary: queries and keys are rotated, the halves of a head by one angle each.
+enum class Positions { learned, rotary };
+// Of dense blocks and experts. gelu: two products; swiglu: down(silu(gate x) * up x).
+enum class Ffn { gelu, swiglu };
+// The RMS norm of queries and keys, before they are rotated.
+enum class HeadNorm { none, each_head };
+
+struct Family {
+  std::string_view name;            // Hugging Face's model_type
+  std::string_view program = name;  // the name of its Programs
+  Norm norm = Norm::rms;
+  Positions positions = Positions::rotary;
+  Ffn ffn = Ffn::swiglu;
+  bool biases = false;  // every product has one
+  HeadNorm head_norm = HeadNorm::none;
+  std::int64_t first_block = 1;  // the first block's number, where every moe_layer_freq-th is an MoE layer
+  // The names of its fields of `model` besides model_type: those that others have, too, and its own. fields.cpp has
+  // what each means.
+  std::array<std::span<const std::string_view>, 4> fields;
+  void (*set_defaults)(Model&);  // those that differ from Model's
+
+  bool has(std::string_view field) const {
+    return std::ranges::any_of(fields,
+                               [&](const auto& names) { return std::ranges::find(names, field) != names.end(); });
+  }
+};
+
+namespace families {
+extern const Family gpt2;  // the default
+}
+
+std::span<const Family* const> families_known();
+// Their names, in the same order.
+std::span<const std::string_view> family_names();
+// Null if there is none of this name.
+const Family* find_family(std::string_view name);
+
+}  // namespace lancet::config

@@ -1,0 +1,15 @@
+// Qwen3: Llama's blocks with norms of queries and keys. Yang et al., Qwen3 Technical Report.
+#include "names.h"
+
+namespace lancet::config::families {
+
+extern const Family qwen3{.name = "qwen3",
+                          .head_norm = HeadNorm::each_head,
+                          .fields = {common_names, rotary_names},
+                          .set_defaults = [](Model& model) {
+                            set_dense(model);
+                            model.layer_norm_epsilon = 1e-6;
+                            model.head_dim = 128;
+                          }};
+
+}  // namespace lancet::config::families
