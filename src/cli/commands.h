@@ -36,7 +36,13 @@ AddCommand add_bench_ops, add_bench_network, add_bench_policies;  // of `lancet 
 // their start has at least 30 s.
 int run_ranked(const std::function<Status(comm::Communicator&, int local_ranks)>& body,
                std::chrono::milliseconds timeout);
-int report(const Error& error);         // logs the error and returns its exit code
+int report(const Error& error);  // logs the error and returns its exit code
+
+// Opens standard descriptors that are closed, and makes stdout and stderr wait where theirs is non-blocking and full.
+void open_standard_streams();
+// Writes to a descriptor, which may be non-blocking, and returns the number of bytes: fewer than given on an error.
+// Signal handlers may call it.
+std::size_t write_waiting(int descriptor, std::string_view text);
 Status print(const std::string& text);  // writes to standard output and flushes it; a data error if that fails
 // Runs the command and returns its status, or a data error if standard output failed.
 Status all_printed(const std::function<Status()>& command);

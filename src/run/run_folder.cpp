@@ -228,7 +228,8 @@ Status write_weights(const fs::path& run, const config::Config& config, const ru
   return checkpoint::commit(files, checkpoints, manifest);
 }
 
-Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
+// The checkpoint alone decides whether a model can be read: a damaged file of the run beside it is a warning.
+Result<ModelFolder> open_model(const fs::path& folder, comm::Communicator& world) {
   LANCET_ASSIGN(Checkpoint opened, Checkpoint::open(folder));
   const checkpoint::Manifest& manifest = opened.manifest();
   const std::string where = (folder / "manifest.json").string();
@@ -244,13 +245,15 @@ Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
     return data_error(fmt::format("{}: {}", where, status.error().message));
   config->mesh.stage = 1;  // a loaded model is on all ranks at once; the other axes may take those of the stages
   config->mesh.stage_blocks.clear();
-  if (!config::make_mesh(*config, ranks).ok()) config->mesh = {};
+  if (!config::make_mesh(*config, world.size()).ok()) config->mesh = {};
   const fs::path run = fs::absolute(folder / "").parent_path().parent_path().parent_path();
   std::optional<fs::path> source;
   if (std::error_code error; fs::is_directory(run / config::source_folder, error)) source = run / config::source_folder;
-  LANCET_ASSIGN(data::TextBounds bounds, data::model_bounds(run, int(config->model.vocab_size)));
+  auto bounds = data::bounds_in(run / "generation_config.json", int(config->model.vocab_size));
+  if (!bounds.ok() && world.rank() == 0) log::warn("{}; the ids that it names are left out", bounds.error().message);
   auto tokenizer = find_tokenizer(*config, run);
-  return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer), std::move(bounds), std::move(source)};
+  return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer),
+                     bounds.ok() ? *std::move(bounds) : data::TextBounds(), std::move(source)};
 }
 
 }  // namespace
@@ -271,7 +274,7 @@ Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
   LANCET_ASSIGN(const std::vector<fs::path> folders, agreed_checkpoints(from, world));
   Error damage;
   for (const fs::path& folder : folders) {
-    auto opened = open_model(folder, world.size());
+    auto opened = open_model(folder, world);
     Status all = comm::agree(world, opened.ok() ? Status() : Status(opened.error()));
     if (all.ok()) {
       LANCET_TRY(agree_on_checkpoint(world, opened->checkpoint));

@@ -180,6 +180,26 @@ TEST_CASE("a field that is not known is an error unless it is accepted, and is e
   check_same_folder(hf, folder / "out");
 }
 
+TEST_CASE("a model is read from a whole checkpoint, whatever is left of the files of its run") {
+  const test::TemporaryFolder folder;
+  const std::string run = folder / "run", bounds = run + "/generation_config.json";
+  REQUIRE(test::lancet("import " + from_gpt2 + " --out " + run).code == 0);
+  folder.write("run/generation_config.json", R"({"eos_token_id": 7})");
+  folder.write("run/config.json", GENERATE("", R"({"model": {"n_la)"));
+  const auto sound = test::lancet("export --to hf --from " + run + " --out " + (folder / "sound"));
+  INFO(sound.output);
+  CHECK(sound.code == 0);
+  CHECK(sound.lines_with("warning: ") == 0);
+  CHECK(test::json_in(read_file(folder / "sound/config.json", "").value())["eos_token_id"] == 7);
+  folder.write("run/generation_config.json", "");
+  const auto without = test::lancet("export --to hf --from " + run + " --out " + (folder / "without"));
+  INFO(without.output);
+  CHECK(without.code == 0);
+  CHECK(without.lines_with("warning: ") == 1);
+  CHECK(without.lines_with("warning: " + bounds + ": expected JSON, found no text; the ids that it names") == 1);
+  CHECK(test::json_in(read_file(folder / "without/config.json", "").value())["eos_token_id"].is_null());
+}
+
 TEST_CASE("a destination that cannot be written is reported before the model is read") {
   const test::TemporaryFolder folder;
   const std::string file = folder.write("file", ""), out = folder / ".";

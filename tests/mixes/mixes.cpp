@@ -87,7 +87,7 @@ int ranks_of(const Config& config) {
 }
 
 Config config_of(std::span<const std::string> fields) {
-  Config config = good(config::parse(base_of_mixes, "mixes", fields));
+  Config config = good(config::parse(base_of_mixes(fields), "mixes", fields));
   const Status checked = config::check(config, ranks_of(config));
   if (!checked.ok()) throw Refused{checked.error().message};
   return config;

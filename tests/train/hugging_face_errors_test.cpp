@@ -165,6 +165,19 @@ TEST_CASE("wrong folders and indices") {
   }
 }
 
+TEST_CASE("a file that is replaced during an import is refused") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2"));
+  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 40000}).ok());
+  const fs::path second = folder / "s/model-00002-of-00003.safetensors";
+  models::ImportWatch watch;
+  watch.begin = [&](std::int64_t) -> Status {  // after the headers were read, before the values are
+    fs::copy_file(fixture("gpt2") / "model.safetensors", second, fs::copy_options::overwrite_existing);
+    return {};
+  };
+  check_error(import_hugging_face(folder / "s", {}, watch).error(), ExitCode::data, {second.string(), "was replaced"});
+}
+
 // Output and checks of an import, before and during its work.
 
 namespace {

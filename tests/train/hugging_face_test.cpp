@@ -1,7 +1,10 @@
 // Hugging Face's format: values of another implementation, and round trips.
 #include "lancet/models/hugging_face.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -348,6 +351,40 @@ TEST_CASE("files with and without prefix, with old buffers, a tied head, and in 
                                       return bits;
                                     })),
              0x1p-10f) == DType::f32);
+}
+
+TEST_CASE("a model of any number of shards is read with two free descriptors, whatever the order of its shards") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture(name));
+  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 1}).ok());
+  // Neighbours in the model are in different ones of three files.
+  auto listed = test::json_in(text(folder / "s/model.safetensors.index.json"));
+  std::map<std::string, File> thirds;
+  for (std::size_t number = 0; auto& [tensor, file] : listed["weight_map"].items()) {
+    File single = File::read(fs::path(folder / "s") / file.get<std::string>());
+    file = fmt::format("{}.safetensors", number++ % 3);
+    thirds[file].tensors.push_back(single[tensor]);
+    thirds[file].bytes[tensor] = single.bytes.at(tensor);
+  }
+  fs::create_directory(folder / "t");
+  fs::copy_file(folder / "s/config.json", folder / "t/config.json");
+  for (const auto& [file, third] : thirds) third.write(fs::path(folder / "t") / file);
+  std::ofstream(folder / "t/model.safetensors.index.json") << json_text(listed);
+
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int free = ::open("/dev/null", O_RDONLY);
+  ::close(free);
+  const rlimit two{rlim_t(free) + 2, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &two) == 0);
+  auto singles = import_hugging_face(folder / "s"), mixed = import_hugging_face(folder / "t");
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  for (auto* read : {&singles, &mixed}) {
+    test::good(read->ok() ? Status() : Status(read->error()));
+    for (const auto& [parameter, tensor] : model.store.all())
+      CHECK(*(*read)->store.read<float>(parameter) == *model.store.read<float>(parameter));
+  }
 }
 
 TEST_CASE("the index of shards names every tensor's file and the sum of all bytes") {
