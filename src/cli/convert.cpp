@@ -146,8 +146,8 @@ void add_import(CLI::App& app, Selection& selection) {
                              ->check(whole_between(1, 65536));
   command
       ->add_option("--moe-layer-freq", arguments->upcycle.layer_freq,
-                   "Upcycling: block i gets experts if i % this == 0")
-      ->capture_default_str()
+                   "Upcycling: block i gets experts if i % this == 0 (GPT-2, default 2), or (i + 1) % this (Qwen3, "
+                   "default 1); all of Llama's do")
       ->needs(upcycle)
       ->check(whole_between(1, 10000));
   command

@@ -296,8 +296,8 @@ Status read_from(Config& config, const json& root, const Origin& origin, std::sp
 Result<Config> config_of(const json& root, const Origin& origins, std::span<const std::string> accepted = {},
                          const std::string& run_dir = {}) {
   Config config;
-  LANCET_TRY(read_type(config, root, origins));
   LANCET_TRY(read_from(config, root, origins, accepted, run_dir));
+  LANCET_TRY(read_type(config, root, origins));
   LANCET_TRY(read_fields(config, root, origins));
   Model& model = config.model;
   if (model.experts_per_rank && model.num_local_experts)

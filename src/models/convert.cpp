@@ -62,6 +62,10 @@ Result<runtime::TensorStore> make_store(const ir::Program& program) {
   }
 }
 
+// Dense families whose mixtures are another family. A token takes two experts whose weights sum to 1, so that copies
+// without noise compute what the FFN did.
+constexpr std::pair<std::string_view, std::string_view> mixtures[] = {{"llama", "mixtral"}, {"qwen3", "qwen3_moe"}};
+
 class Import {
  public:
   Import(HuggingFaceFolder folder, const std::optional<Upcycle>& upcycle, const ImportWatch& watch)
@@ -78,6 +82,7 @@ class Import {
     LANCET_ASSIGN(model.store, make_store(program));
     LANCET_TRY(read(model));
     LANCET_TRY(model.folder.check_head());
+    model.folder.close();
     model.tokenizer = model.folder.tokenizer();
     LANCET_ASSIGN(model.bounds, model.folder.bounds(model.tokenizer.has_value()));
     return model;
@@ -90,9 +95,20 @@ class Import {
     if (config.model.has_moe())
       return config_error(fmt::format("upcycle: expected a dense model in {}, found a mixture of {} experts",
                                       model.folder.path().string(), config.model.num_local_experts.value()));
-    config.model.moe_layer_freq = upcycle_->layer_freq;
-    config.model.num_local_experts = upcycle_->experts;
-    config.model.num_experts_per_tok = 1;
+    config::Model& made = config.model;
+    made.num_local_experts = upcycle_->experts;
+    made.num_experts_per_tok = 1;
+    made.moe_layer_freq = upcycle_->layer_freq.value_or(2);
+    const auto family =
+        std::ranges::find(mixtures, made.family().name, &std::pair<std::string_view, std::string_view>::first);
+    if (family == std::end(mixtures)) return config::check(config, 1);
+    made.model_type = config::find_family(family->second);
+    made.moe_layer_freq = upcycle_->layer_freq.value_or(1);
+    if (made.moe_layer_freq != 1 && !made.family().has("decoder_sparse_step"))
+      return config_error(fmt::format("--moe-layer-freq: expected 1, since all blocks of {} have experts, found {}",
+                                      family->second, made.moe_layer_freq));
+    made.num_experts_per_tok = std::min<std::int64_t>(2, upcycle_->experts);
+    made.norm_topk_prob = true;
     return config::check(config, 1);
   }
 

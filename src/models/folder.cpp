@@ -156,6 +156,7 @@ struct HuggingFaceFolder::Parts {
 
 HuggingFaceFolder::HuggingFaceFolder(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 HuggingFaceFolder::HuggingFaceFolder(HuggingFaceFolder&&) noexcept = default;
+HuggingFaceFolder& HuggingFaceFolder::operator=(HuggingFaceFolder&&) noexcept = default;
 HuggingFaceFolder::~HuggingFaceFolder() = default;
 const std::filesystem::path& HuggingFaceFolder::path() const { return parts_->path; }
 const config::Config& HuggingFaceFolder::config() const { return parts_->config; }
@@ -200,6 +201,8 @@ Status HuggingFaceFolder::read(const std::string& parameter, const FlatRange& el
     LANCET_TRY(parts_->read(layout.pieces[std::size_t(i)], *tensors[std::size_t(i)], layout.columns, elements, to));
   return {};
 }
+
+void HuggingFaceFolder::close() { parts_->files.close(); }
 
 Status HuggingFaceFolder::check_head() {
   const config::Model& model = parts_->config.model;

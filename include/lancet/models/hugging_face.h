@@ -37,6 +37,7 @@ class HuggingFaceFolder {
                                         std::span<const std::string> accepted = {});
   ~HuggingFaceFolder();
   HuggingFaceFolder(HuggingFaceFolder&&) noexcept;
+  HuggingFaceFolder& operator=(HuggingFaceFolder&&) noexcept;
 
   const std::filesystem::path& path() const;
   const config::Config& config() const;  // the model's fields; defaults for training; train.dtype as in the file
@@ -45,6 +46,7 @@ class HuggingFaceFolder {
   // Fills `values` with elements of a parameter. Rows behind the vocabulary are zero. Data errors: a file that was
   // changed or cannot be read; a value that is not finite.
   Status read(const std::string& parameter, const FlatRange& elements, std::span<float> values);
+  void close();  // the file that was read last, which the next read opens again
   // Data error: the folder has a head beside an embedding that is the head, and the two differ.
   Status check_head();
   // The folder's, for the model's ids alone; with a warning none if they are not complete or not sound.
@@ -90,9 +92,10 @@ Status export_hugging_face(const config::Model& model, runtime::TensorStore& sto
                            const HuggingFaceExport& options);
 
 // Turns a dense model into a mixture of experts: the FFN of each block that becomes one is copied to all its experts.
+// llama becomes mixtral, qwen3 qwen3_moe.
 struct Upcycle {
   std::int64_t experts = 0;  // per layer
-  std::int64_t layer_freq = 2;
+  std::optional<std::int64_t> layer_freq = {};  // none: 2 for GPT-2, 1 for others
   // Standard deviation of the normal noise on each weight of an expert, relative to the root mean square of the dense
   // weights. It makes the experts differ, so that they can specialise.
   double noise = 0.01;
