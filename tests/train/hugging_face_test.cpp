@@ -353,11 +353,12 @@ TEST_CASE("files with and without prefix, with old buffers, a tied head, and in 
              0x1p-10f) == DType::f32);
 }
 
-TEST_CASE("a model of any number of shards is read with two free descriptors, whatever the order of its shards") {
+TEST_CASE("a model of any number of shards is read with few free descriptors, whatever the order of its shards") {
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture(name));
   REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 1}).ok());
+  REQUIRE(std::distance(fs::directory_iterator(folder / "s"), {}) > 20);
   // Neighbours in the model are in different ones of three files.
   auto listed = test::json_in(text(folder / "s/model.safetensors.index.json"));
   std::map<std::string, File> thirds;
@@ -376,8 +377,8 @@ TEST_CASE("a model of any number of shards is read with two free descriptors, wh
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
   const int free = ::open("/dev/null", O_RDONLY);
   ::close(free);
-  const rlimit two{rlim_t(free) + 2, before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &two) == 0);
+  const rlimit few{rlim_t(free) + 8, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
   auto singles = import_hugging_face(folder / "s"), mixed = import_hugging_face(folder / "t");
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
   for (auto* read : {&singles, &mixed}) {
