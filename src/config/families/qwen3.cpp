@@ -5,7 +5,7 @@ namespace lancet::config::families {
 
 extern const Family qwen3{.name = "qwen3",
                           .head_norm = HeadNorm::each_head,
-                          .fields = {common_names, rotary_names},
+                          .fields = {common_names, rotary_names, attention_bias_name},
                           .set_defaults = [](Model& model) {
                             set_dense(model);
                             model.layer_norm_epsilon = 1e-6;

@@ -4,8 +4,8 @@
 namespace lancet::config::families {
 namespace {
 
-constexpr std::string_view qwen3_moe_names[] = {"num_experts", "moe_intermediate_size", "decoder_sparse_step",
-                                                "norm_topk_prob"};
+constexpr std::string_view qwen3_moe_names[] = {"num_experts",    "moe_intermediate_size", "decoder_sparse_step",
+                                                "norm_topk_prob", "mlp_only_layers",       "attention_bias"};
 
 }  // namespace
 
