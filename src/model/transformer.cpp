@@ -90,6 +90,7 @@ class Transformer : private Builder {
                          model().qkv_bias || model().attention_bias);  // [B,S,(H+2G)hd]
     ops::Attributes attributes{{"heads", key_heads}};
     if (key_heads != heads) attributes.set("group", heads / key_heads);
+    if (family().head_norm == config::HeadNorm::whole_row) qkv = normed(name, qkv, attributes);
     if (family().positions == config::Positions::rotary) qkv = rotated(name, qkv, attributes);
     if (!options().deterministic) attributes.set("deterministic", std::int64_t(0));
     if (!decodes()) return emit("attention", {qkv}, attributes, name)[0];
@@ -98,6 +99,21 @@ class Transformer : private Builder {
     const TensorId values = program.add_state(ir::StateKind::values, name, cache);
     for (const TensorId id : {keys, values}) annotate(id, {whole, over_tensor, whole, whole});
     return emit("attention_decode", {qkv, keys, values, cursor_}, attributes, name)[0];
+  }
+
+  // All queries and all keys of a token, each by their mean square, and limited.
+  TensorId normed(const std::string& name, TensorId qkv, ops::Attributes attributes) {
+    const std::int64_t key_heads = model().key_heads(), size = model().head_size();
+    attributes.set("head_dim", size);
+    const TensorId squares = emit("wide_norm_squares", {qkv}, attributes, name + ".norm")[0];  // f32[B,S,2]
+    std::vector<TensorId> operands{qkv};
+    operands.push_back(constant(name + ".q_norm.weight", {model().n_head * size}, {over_tensor}, 1));
+    operands.push_back(constant(name + ".k_norm.weight", {key_heads * size}, {over_tensor}, 1));
+    operands.push_back(squares);
+    attributes.set("all_heads", key_heads);
+    attributes.set("eps", model().layer_norm_epsilon);
+    if (model().clip_qkv) attributes.set("clip", *model().clip_qkv);
+    return emit("wide_norm", std::move(operands), std::move(attributes), name + ".norm")[0];
   }
 
   // Queries and keys by their positions; with norms of each head where the family has them.

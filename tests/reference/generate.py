@@ -51,6 +51,8 @@ CASES = {
                         gate="top_k", norm_topk_prob=True, capacity_factor=1.0),
     "qwen3_moe_adamw": dict(SMALL, **ADAMW, **dict(ROTARY, head_dim=6), seed=1, model_type="qwen3_moe", n_layer=3,
                             moe_layer_freq=2, n_inner=20, gate="top_k", capacity_factor=1.0, tie_word_embeddings=True),
+    "olmoe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=1, model_type="olmoe", n_layer=2, moe_layer_freq=1, n_inner=12,
+                        clip_qkv=0.9, gate="top_k", capacity_factor=1.0),
     "qwen2_moe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=4, model_type="qwen2_moe", n_layer=4, moe_layer_freq=1,
                             mlp_only_layers=[0, 2], n_inner=20, shared_expert_intermediate_size=10, qkv_bias=True,
                             gate="top_k", capacity_factor=1.0),
@@ -89,7 +91,7 @@ def parameter_shapes(c):
     wide = 2 if rotary else 1  # gate and up of each feature side by side
     size = c.get("head_dim", d // c["n_head"])
     heads = c["n_head"] + 2 * c.get("num_key_value_heads", c["n_head"])  # of queries, keys and values
-    if c.get("model_type") == "mixtral":
+    if c.get("model_type") in ("mixtral", "olmoe"):
         f = inner
     shapes = {"wte.weight": [c["vocab_size"], d]}
     if not rotary:
@@ -111,6 +113,9 @@ def parameter_shapes(c):
         if norms_heads(c):
             norm(f"h.{i}.attn.q_norm", size)
             norm(f"h.{i}.attn.k_norm", size)
+        if c.get("model_type") == "olmoe":
+            norm(f"h.{i}.attn.q_norm", c["n_head"] * size)
+            norm(f"h.{i}.attn.k_norm", c["num_key_value_heads"] * size)
         linear(f"h.{i}.attn.c_proj", d, c["n_head"] * size, bias=not rotary or c.get("attention_bias"))
         norm(f"h.{i}.ln_2")
         if i in moe_layers(c):
@@ -187,12 +192,18 @@ def grouped_attention(w, x, c):
     q, k, v = F.linear(x, w("c_attn.weight"), bias).view(b, s, h + 2 * g, size).split([h, g, g], 2)
     if norms_heads(c):
         q, k = rms_norm(q, w("q_norm.weight"), c), rms_norm(k, w("k_norm.weight"), c)
+    if c.get("model_type") == "olmoe":
+        q = rms_norm(q.flatten(2), w("q_norm.weight"), c).view_as(q)
+        k = rms_norm(k.flatten(2), w("k_norm.weight"), c).view_as(k)
+    if "clip_qkv" in c:
+        q, k, v = (t.clamp(-c["clip_qkv"], c["clip_qkv"]) for t in (q, k, v))
     q, k = rotated(q, c), rotated(k, c)
     k, v = (t.repeat_interleave(h // g, dim=2) for t in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(size)
     future = torch.ones(s, s, dtype=torch.bool).triu(1)
     y = torch.einsum("bhqk,bkhd->bqhd", torch.softmax(scores.masked_fill(future, -math.inf), dim=3), v)
-    return F.linear(y.reshape(b, s, h * size), w("c_proj.weight"), w("c_proj.bias") if c.get("attention_bias") else None)
+    bias = w("c_proj.bias") if c.get("attention_bias") else None
+    return F.linear(y.reshape(b, s, h * size), w("c_proj.weight"), bias)
 
 
 def attention(w, x, c):

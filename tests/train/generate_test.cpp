@@ -103,6 +103,7 @@ TEST_CASE("single tokens, and a prompt in any pieces, give the logits of the who
   const int threads = GENERATE(1, 2);
   config::Config config = test::small_config();
   config.model.moe_layer_freq = freq;
+  if (route.router == config::Router::batch_prioritized) test::set_family(config.model, "olmoe");
   if (route.router == config::Router::top_k)
     test::set_family(config.model, route.normalized ? "qwen3_moe" : "qwen2_moe");
   route.set(config.model);

@@ -53,6 +53,7 @@ inline void set_family(config::Model& model, std::string_view name) {
   model.rope_theta = 100;
   model.tie_word_embeddings = name == "qwen3";
   model.qkv_bias = name == "qwen2_moe";
+  if (name == "olmoe") model.clip_qkv = 1;
   model.attention_bias = name == "qwen3";
   if (name == "qwen2_moe") {
     model.moe_layer_freq = 1;

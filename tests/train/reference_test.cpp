@@ -56,6 +56,7 @@ config::Config config_of(const Reference& r) {
     c.model.tie_word_embeddings = r.has("tie_word_embeddings");
     c.model.n_inner = r.integer("n_inner");
     c.model.qkv_bias = r.has("qkv_bias");
+    if (r.has("clip_qkv")) c.model.clip_qkv = r.number("clip_qkv");
     c.model.attention_bias = r.has("attention_bias");
     if (r.has("shared_expert_intermediate_size"))
       c.model.shared_expert_intermediate_size = r.integer("shared_expert_intermediate_size");
@@ -161,10 +162,10 @@ void check_final_weights(Trainer& trainer, const Reference& reference) {
 }  // namespace
 
 TEST_CASE("three steps equal PyTorch's") {
-  const std::string name =
-      GENERATE("switch_adamw", "batch_prioritized_sgd", "dense_adamw", "top_k_shared_adamw",
-               "batch_prioritized_narrow_sgd", "gshard_sgd", "sigmoid_adamw", "expert_choice_sgd", "hash_adamw",
-               "z_loss_sgd", "llama_adamw", "mixtral_sgd", "qwen3_moe_adamw", "qwen2_moe_adamw", "qwen3_sgd");
+  const std::string name = GENERATE("switch_adamw", "batch_prioritized_sgd", "dense_adamw", "top_k_shared_adamw",
+                                    "batch_prioritized_narrow_sgd", "gshard_sgd", "sigmoid_adamw", "expert_choice_sgd",
+                                    "hash_adamw", "z_loss_sgd", "llama_adamw", "mixtral_sgd", "qwen3_moe_adamw",
+                                    "qwen2_moe_adamw", "qwen3_sgd", "olmoe_adamw");
   INFO(name);
   const Reference reference = Reference::load(name);
   ReferenceBatches batches(reference);

@@ -101,9 +101,10 @@ struct Model {
   std::optional<std::int64_t> num_key_value_heads;  // null: n_head
   std::optional<std::int64_t> head_dim;             // null: n_embd / n_head
   double rope_theta = 10000;
-  bool tie_word_embeddings = true;                              // the head is the token embedding
-  bool qkv_bias = false;                                        // of queries, keys and values
-  bool attention_bias = false;                                  // of these and of attention's second product
+  bool tie_word_embeddings = true;  // the head is the token embedding
+  std::optional<double> clip_qkv;   // the largest absolute value of queries, keys and values, with norms of whole rows
+  bool qkv_bias = false;            // of queries, keys and values
+  bool attention_bias = false;      // of these and of attention's second product
   std::vector<std::int64_t> mlp_only_layers = {};               // dense whatever moe_layer_freq says
   std::optional<std::int64_t> shared_expert_intermediate_size;  // of a gated shared expert; null: inner()
 

@@ -18,8 +18,9 @@ enum class Norm { layer, rms };
 enum class Positions { learned, rotary };
 // Of dense blocks and experts. gelu: two products; swiglu: down(silu(gate x) * up x).
 enum class Ffn { gelu, swiglu };
-// The RMS norm of queries and keys, before they are rotated.
-enum class HeadNorm { none, each_head };
+// The RMS norm of queries and keys, before they are rotated. each_head: over a head; whole_row: over all heads
+// together.
+enum class HeadNorm { none, each_head, whole_row };
 
 struct Family {
   std::string_view name;            // Hugging Face's model_type
