@@ -81,6 +81,7 @@ class ConfigReader {
     const auto [family, is_moe_type] = family_of(type);
     if (!family)
       return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(family_names(), "\", \"")), shown(type));
+    family_ = family;
     format_ = &family->file;
     model_["model_type"] = family->name;
     has_experts_ = format_->moe_type.empty() || is_moe_type;
@@ -105,7 +106,8 @@ class ConfigReader {
  private:
   template <class F>
   void for_each_field(const F& f) const {
-    for (const FileField& field : format_->fields) f(field);
+    for (const FileField& field : format_->fields)
+      if (family_->has(field.name)) f(field);
     if (!has_experts_) return;
     for (const FileField& field : format_->expert_fields) f(field);
   }
@@ -146,6 +148,7 @@ class ConfigReader {
 
   const std::filesystem::path& file_;
   std::span<const std::string> accepted_;
+  const Family* family_ = nullptr;
   const FileFormat* format_ = nullptr;
   bool has_experts_ = false;
   json model_ = json::object();

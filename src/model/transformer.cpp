@@ -77,7 +77,7 @@ class Transformer : private Builder {
 
   void block(std::int64_t i) {
     const std::string name = fmt::format("h.{}", i);
-    delta_ = narrow(name + ".attn.c_proj", attention(name + ".attn", norm(name + ".ln_1")));
+    delta_ = narrow(name + ".attn.c_proj", attention(name + ".attn", norm(name + ".ln_1")), model().attention_bias);
     const TensorId y = norm(name + ".ln_2");
     delta_ = model().is_moe(i) ? moe_layer(*this, i, y) : mlp(name + ".mlp", y, model().inner());
   }
@@ -86,9 +86,11 @@ class Transformer : private Builder {
   TensorId attention(const std::string& name, TensorId x) {
     const std::int64_t heads = model().n_head, key_heads = model().key_heads(), size = model().head_size();
     const Split split{{Axis::tensor}, ir::Blocks::of({heads / key_heads, 1, 1})};
-    TensorId qkv = widen(name + ".c_attn", x, (heads + 2 * key_heads) * size, split);  // [B,S,(H+2G)hd]
+    TensorId qkv = widen(name + ".c_attn", x, (heads + 2 * key_heads) * size, split,
+                         model().qkv_bias || model().attention_bias);  // [B,S,(H+2G)hd]
     ops::Attributes attributes{{"heads", key_heads}};
     if (key_heads != heads) attributes.set("group", heads / key_heads);
+    if (family().head_norm == config::HeadNorm::whole_row) qkv = normed(name, qkv, attributes);
     if (family().positions == config::Positions::rotary) qkv = rotated(name, qkv, attributes);
     if (!options().deterministic) attributes.set("deterministic", std::int64_t(0));
     if (!decodes()) return emit("attention", {qkv}, attributes, name)[0];
@@ -97,6 +99,21 @@ class Transformer : private Builder {
     const TensorId values = program.add_state(ir::StateKind::values, name, cache);
     for (const TensorId id : {keys, values}) annotate(id, {whole, over_tensor, whole, whole});
     return emit("attention_decode", {qkv, keys, values, cursor_}, attributes, name)[0];
+  }
+
+  // All queries and all keys of a token, each by their mean square, and limited.
+  TensorId normed(const std::string& name, TensorId qkv, ops::Attributes attributes) {
+    const std::int64_t key_heads = model().key_heads(), size = model().head_size();
+    attributes.set("head_dim", size);
+    const TensorId squares = emit("wide_norm_squares", {qkv}, attributes, name + ".norm")[0];  // f32[B,S,2]
+    std::vector<TensorId> operands{qkv};
+    operands.push_back(constant(name + ".q_norm.weight", {model().n_head * size}, {over_tensor}, 1));
+    operands.push_back(constant(name + ".k_norm.weight", {key_heads * size}, {over_tensor}, 1));
+    operands.push_back(squares);
+    attributes.set("all_heads", key_heads);
+    attributes.set("eps", model().layer_norm_epsilon);
+    if (model().clip_qkv) attributes.set("clip", *model().clip_qkv);
+    return emit("wide_norm", std::move(operands), std::move(attributes), name + ".norm")[0];
   }
 
   // Queries and keys by their positions; with norms of each head where the family has them.

@@ -48,7 +48,8 @@ ordered_json fields_of(const config::Model& model) {
   const json ours = json_of(config::to_json(config))["model"];
   const config::FileFormat& format = model.family().file;
   ordered_json fields;
-  for (const config::FileField& field : format.fields) fields[field.name] = ours[field.name];
+  for (const config::FileField& field : format.fields)
+    if (model.family().has(field.name)) fields[field.name] = ours[field.name];
   if (model.has_moe())
     for (const config::FileField& field : format.expert_fields) fields[field.name] = ours[field.name];
   return fields;
@@ -67,7 +68,8 @@ Result<std::string> config_text(const config::Model& model, const HuggingFaceExp
     LANCET_ASSIGN(text, config::read_file_config(file));
     for (const auto& ours : {format.fields, format.expert_fields})
       for (const config::FileField& field : ours)
-        if (const std::string other(field.other_name); text.contains(other) && !text.contains(field.name)) {
+        if (const std::string other(field.other_name);
+            model.family().has(field.name) && text.contains(other) && !text.contains(field.name)) {
           text[field.name] = text[other];
           text.erase(other);
         }

@@ -1,4 +1,5 @@
-// Rotary positions and grouped queries beyond their samples: decoding, the accuracy of angles, and what is refused.
+// Rotary positions, wide norms and grouped queries beyond their samples: decoding, the accuracy of angles, and what is
+// refused.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -92,6 +93,37 @@ TEST_CASE("attention: rows that are decoded one by one are those of the whole se
     }
 }
 
+TEST_CASE("wide_norm: q and k have a mean square of 1 over their features, and shards of the heads that of the whole") {
+  const ir::Attributes whole{{"heads", 4}, {"group", 2}, {"head_dim", 6}, {"all_heads", 4}, {"eps", 0.}};
+  const GuardedTensor qkv = random_tensor({DType::f32, {2, 3, 96}}, 1);  // q 48, k 24, v 24
+  GuardedTensor q_gamma({DType::f32, {48}}), k_gamma({DType::f32, {24}});
+  std::fill_n(q_gamma.as<float>(), 48, 1.f);
+  std::fill_n(k_gamma.as<float>(), 24, 1.f);
+  const GuardedTensor squares = run(ops::op("wide_norm_squares"), {qkv}, whole).results[0];
+  const GuardedTensor y = run(ops::op("wide_norm"), {qkv, q_gamma, k_gamma, squares}, whole).results[0];
+  for (std::int64_t row = 0; row < 6; ++row) {
+    double of_q = 0, of_k = 0;
+    for (std::int64_t i = 0; i < 72; ++i) (i < 48 ? of_q : of_k) += std::pow(y.as<float>()[row * 96 + i], 2);
+    CHECK(of_q / 48 == Approx(1));
+    CHECK(of_k / 24 == Approx(1));
+  }
+  const ir::Attributes half = with(whole, "heads", std::int64_t{2});
+  std::vector<double> sums(12);
+  for (const std::int64_t shard : {0, 1}) {
+    const GuardedTensor part =
+        join({slice(qkv, 2, 24 * shard, 24 * (shard + 1)), slice(qkv, 2, 48 + 12 * shard, 48 + 12 * (shard + 1)),
+              slice(qkv, 2, 72 + 12 * shard, 72 + 12 * (shard + 1))},
+             2);
+    const GuardedTensor of_part = run(ops::op("wide_norm_squares"), {part}, half).results[0];
+    for (std::size_t i = 0; i < 12; ++i) sums[i] += of_part.as<float>()[i];
+    const GuardedTensor normed =
+        run(ops::op("wide_norm"), {part, slice(q_gamma, 0, 0, 24), slice(k_gamma, 0, 0, 12), squares}, half).results[0];
+    CHECK(slice(normed, 2, 0, 24).same_bytes(slice(y, 2, 24 * shard, 24 * (shard + 1))));
+    CHECK(slice(normed, 2, 24, 36).same_bytes(slice(y, 2, 48 + 12 * shard, 48 + 12 * (shard + 1))));
+  }
+  for (std::size_t i = 0; i < 12; ++i) CHECK(sums[i] == Approx(squares.as<float>()[i]));
+}
+
 TEST_CASE("attention and rotate: what is refused") {
   const ir::TensorType qkv{DType::f32, {2, 4, 64}};  // (2 + 1 + 1) * 2 * 8
   CHECK(refused("attention", {qkv}, {{"heads", 2}, {"group", 2}}) == "accepted f32[2,4,32]");
@@ -112,6 +144,12 @@ TEST_CASE("attention and rotate: what is refused") {
   CHECK(refused("rotate_dx", {qkv, qkv}, plain) == "expected qkv and both gammas, or none of them");
   CHECK(refused("rotate", {{DType::f32, {2, 4, 24}}}, {{"heads", 2}, {"group", 2}, {"head_dim", 3}, {"theta", 1e4}}) ==
         "expected heads of an even number of features, at most 512");
+  const ir::TensorType q_gamma{DType::f32, {32}}, k_gamma{DType::f32, {16}}, squares{DType::f32, {2, 4, 2}};
+  CHECK(refused("wide_norm", {qkv, q_gamma, k_gamma, squares},
+                with(with(plain, "all_heads", std::int64_t{1}), "eps", 0.)) == "expected all_heads of at least heads");
+  CHECK(refused("wide_norm", {qkv, q_gamma, k_gamma, squares},
+                with(with(with(plain, "all_heads", std::int64_t{4}), "eps", 0.), "clip", -1.)) ==
+        "expected eps and clip of at least 0");
   CHECK(refused("rotate", {qkv}, with(plain, "theta", 0.)) == "expected theta above 1");
   const ir::Attributes scaled = with(plain, "factor", 4.);
   CHECK(refused("rotate", {qkv}, with(scaled, "scaling", "dynamic")) == "expected scaling linear, yarn or llama3");

@@ -20,8 +20,9 @@ enum class Norm { layer, rms };
 enum class Positions { learned, rotary };
 // Of dense blocks and experts. gelu: two products; swiglu: down(silu(gate x) * up x).
 enum class Ffn { gelu, swiglu };
-// The RMS norm of queries and keys, before they are rotated.
-enum class HeadNorm { none, each_head };
+// The RMS norm of queries and keys, before they are rotated. each_head: over a head; whole_row: over all heads
+// together.
+enum class HeadNorm { none, each_head, whole_row };
 
 struct Family {
   std::string_view name;            // Hugging Face's model_type
@@ -29,8 +30,10 @@ struct Family {
   Norm norm = Norm::rms;
   Positions positions = Positions::rotary;
   Ffn ffn = Ffn::swiglu;
-  bool biases = false;  // every product has one
+  bool biases = false;  // every product has one, whatever its fields say
   HeadNorm head_norm = HeadNorm::none;
+  // An MoE layer has one shared expert, whose result is multiplied by sigmoid(x . gate) for each token.
+  bool gates_shared_expert = false;
   std::int64_t first_block = 1;  // the first block's number, where every moe_layer_freq-th is an MoE layer
   // The names of its fields of `model` besides model_type: those that others have, too, and its own. fields.cpp has
   // what each means.

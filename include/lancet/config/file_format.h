@@ -49,7 +49,7 @@ struct FileFormat {
   // Rows of parameters that a model has not are passed over.
   std::span<const FileTensor> tensors, expert_tensors = {};
   std::span<const std::string_view> buffers = {};  // ends of the names of tensors that carry no weights
-  // Of config.json, in the order in which exports write them.
+  // Of config.json, in the order in which exports write them; those that the family has.
   std::span<const FileField> fields, expert_fields = {};
   std::span<const FixedField> fixed, own_fixed = {};
   std::span<const std::string_view> unused = {};  // fields that change nothing here, besides those of all families

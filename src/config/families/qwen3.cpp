@@ -11,7 +11,7 @@ constexpr FixedField qwen3_fixed[] = {{"use_sliding_window", "false"}};
 
 extern const Family qwen3{.name = "qwen3",
                           .head_norm = HeadNorm::each_head,
-                          .fields = {common_names, rotary_names},
+                          .fields = {common_names, rotary_names, attention_bias_name},
                           .set_defaults =
                               [](Model& model) {
                                 set_dense(model);

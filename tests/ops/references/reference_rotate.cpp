@@ -1,4 +1,5 @@
-// Rotary positions, written from the definitions of Hugging Face's modeling_rope_utils.py (in their names and order).
+// Rotary positions, written from the definitions of Hugging Face's modeling_rope_utils.py (in their names and order),
+// and norms of queries and keys.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -162,10 +163,110 @@ void rotate_dw(ReferenceCall& c) {  // dy, qkv [, accumulators]
   });
 }
 
+// ---- RMSNorm over all features of q, and of k
+
+struct Features {
+  Index R, Q, K, W;  // rows; features of q and of k; width of a row
+  double all[2], eps = 0, clip = 0;
+  Features(const DoubleTensor& qkv, const ir::Attributes& at)
+      : R(qkv.shape().rows()),
+        Q(at.integer("heads") * at.integer("group", 1) * at.integer("head_dim")),
+        K(at.integer("heads") * at.integer("head_dim")),
+        W(Q + 2 * K) {
+    if (!at.has("all_heads")) return;
+    all[1] = double(at.integer("all_heads") * at.integer("head_dim"));
+    all[0] = all[1] * double(at.integer("group", 1));
+    eps = at.real("eps");
+    clip = at.real("clip", 0);
+  }
+  template <class F>
+  void for_each_value(F f) const {  // f(element of qkv)
+    for (Index r = 0; r < R; ++r)
+      for (Index i = Q + K; i < W; ++i) f(r * W + i);
+  }
+  template <class F>
+  void for_each(F f) const {  // f(row, q 0 or k 1, feature of it, element of qkv)
+    for (Index r = 0; r < R; ++r)
+      for (Index i = 0; i < Q + K; ++i) f(r, Index(i >= Q), i < Q ? i : i - Q, r * W + i);
+  }
+  double scale(const DoubleTensor& squares, Index r, Index which) const {
+    return 1 / std::sqrt(squares[2 * r + which] / all[which] + eps);
+  }
+  bool is_within(double y) const { return clip == 0 || std::abs(y) <= clip; }
+  double limited(double y) const { return is_within(y) ? y : std::copysign(clip, y); }
+};
+
+void wide_norm_squares(ReferenceCall& c) {
+  const auto& x = c.operands[0];
+  const Features n(x, c.attributes);
+  c.length = double(n.Q);
+  std::fill(c.results[0].values.begin(), c.results[0].values.end(), 0.0);
+  n.for_each([&](Index r, Index which, Index, Index at) { c.results[0][2 * r + which] += x[at] * x[at]; });
+}
+
+void wide_norm_squares_dx(ReferenceCall& c) {
+  const auto &dsquares = c.operands[0], &x = c.operands[1];
+  const Features n(x, c.attributes);
+  std::fill(c.results[0].values.begin(), c.results[0].values.end(), 0.0);
+  n.for_each([&](Index r, Index which, Index, Index at) { c.results[0][at] = 2 * x[at] * dsquares[2 * r + which]; });
+}
+
+void wide_norm(ReferenceCall& c) {  // qkv, gammas, squares
+  const auto& x = c.operands[0];
+  const Features n(x, c.attributes);
+  n.for_each([&](Index r, Index which, Index i, Index at) {
+    const double y =
+        rounded(x[at] * n.scale(c.operands[3], r, which), x.type.dtype) * c.operands[std::size_t(1 + which)][i];
+    c.results[0][at] = n.limited(y);
+  });
+  n.for_each_value([&](Index at) { c.results[0][at] = n.limited(x[at]); });
+}
+
+void wide_norm_dx(ReferenceCall& c) {  // dy, qkv, gammas, squares
+  const auto &dy = c.operands[0], &x = c.operands[1], &squares = c.operands[4];
+  const Features n(x, c.attributes);
+  c.length = double(n.Q);
+  n.for_each_value([&](Index at) { c.results[0][at] = n.is_within(x[at]) ? dy[at] : 0; });
+  std::fill(c.results[1].values.begin(), c.results[1].values.end(), 0.0);
+  c.terms = {dy.values, c.results[1].values};
+  for (double& term : c.terms[0]) term = std::abs(term);
+  n.for_each([&](Index r, Index which, Index i, Index at) {
+    const double s = n.scale(squares, r, which), gamma = c.operands[std::size_t(2 + which)][i];
+    const double g = n.is_within(rounded(x[at] * s, x.type.dtype) * gamma) ? dy[at] * gamma : 0;
+    const double of_squares = -0.5 * s * s * s / n.all[which] * g * x[at];
+    c.results[0][at] = g * s;
+    c.terms[0][std::size_t(at)] = std::abs(g * s);
+    c.results[1][2 * r + which] += of_squares;
+    c.terms[1][std::size_t(2 * r + which)] += std::abs(of_squares);
+  });
+}
+
+void wide_norm_dw(ReferenceCall& c) {  // dy, qkv, gammas, squares [, accumulators]
+  const auto &dy = c.operands[0], &x = c.operands[1];
+  const Features n(x, c.attributes);
+  c.length = double(n.R);
+  for (std::size_t g = 0; g < 2; ++g)
+    for (std::size_t i = 0; i < c.results[g].values.size(); ++i)
+      c.results[g].values[i] = c.has(5) ? c.operands[5 + g].values[i] : 0.0;
+  n.for_each([&](Index r, Index which, Index i, Index at) {
+    const double normed = x[at] * n.scale(c.operands[4], r, which);
+    if (n.is_within(rounded(normed, x.type.dtype) * c.operands[std::size_t(2 + which)][i]))
+      c.results[std::size_t(which)][i] += dy[at] * normed;
+  });
+}
+
 }  // namespace
 
 void add_rotate_references(std::map<std::string_view, Reference>& table) {
-  table.insert({{"rotate", rotate}, {"rotate_at", rotate_at}, {"rotate_dx", rotate_dx}, {"rotate_dw", rotate_dw}});
+  table.insert({{"rotate", rotate},
+                {"rotate_at", rotate_at},
+                {"rotate_dx", rotate_dx},
+                {"rotate_dw", rotate_dw},
+                {"wide_norm_squares", wide_norm_squares},
+                {"wide_norm_squares_dx", wide_norm_squares_dx},
+                {"wide_norm", wide_norm},
+                {"wide_norm_dx", wide_norm_dx},
+                {"wide_norm_dw", wide_norm_dw}});
 }
 
 }  // namespace lancet::test
