@@ -34,6 +34,14 @@ MODELS = {  # name: config, seed
                        decoder_sparse_step=2, mlp_only_layers=[], moe_intermediate_size=12, num_experts=6,
                        num_experts_per_tok=3, norm_topk_prob=True, output_router_logits=False,
                        router_aux_loss_coef=0.001, tie_word_embeddings=False), 24),
+    "qwen2_moe": (dict(SIZES, model_type="qwen2_moe", architectures=["Qwen2MoeForCausalLM"], num_hidden_layers=3,
+                       decoder_sparse_step=1, mlp_only_layers=[1], moe_intermediate_size=12, num_experts=6,
+                       num_experts_per_tok=3, norm_topk_prob=False, output_router_logits=False, qkv_bias=True,
+                       shared_expert_intermediate_size=28, router_aux_loss_coef=0.001, sliding_window=32,
+                       max_window_layers=2, use_sliding_window=False, tie_word_embeddings=False), 25),
+    "olmoe": (dict(SIZES, model_type="olmoe", architectures=["OlmoeForCausalLM"], attention_bias=False, clip_qkv=1.5,
+                   num_experts=6, num_experts_per_tok=3, norm_topk_prob=False, output_router_logits=False,
+                   router_aux_loss_coef=0.01, rms_norm_eps=1e-5, tie_word_embeddings=False), 26),
 }
 
 
@@ -42,7 +50,7 @@ def head_dim(c):
 
 
 def is_sparse(c, block):
-    if c["model_type"] == "mixtral":
+    if c["model_type"] in ("mixtral", "olmoe"):
         return True
     return "num_experts" in c and block not in c["mlp_only_layers"] and (block + 1) % c["decoder_sparse_step"] == 0
 
@@ -63,8 +71,12 @@ def rotated(x, c):
 
 def attention(w, name, x, c):
     s, size, groups = len(x), head_dim(c), c["num_attention_heads"] // c["num_key_value_heads"]
-    q, k, v = (F.linear(x, w[f"{name}.{p}_proj.weight"]).view(s, -1, size) for p in "qkv")
-    if name + ".q_norm.weight" in w:
+    q, k, v = (F.linear(x, w[f"{name}.{p}_proj.weight"], w.get(f"{name}.{p}_proj.bias")) for p in "qkv")
+    if c["model_type"] == "olmoe":  # over all heads
+        q, k = rms_norm(q, w[name + ".q_norm.weight"], c), rms_norm(k, w[name + ".k_norm.weight"], c)
+        q, k, v = (t.clamp(-c["clip_qkv"], c["clip_qkv"]) for t in (q, k, v))
+    q, k, v = (t.view(s, -1, size) for t in (q, k, v))
+    if c["model_type"].startswith("qwen3"):
         q, k = rms_norm(q, w[name + ".q_norm.weight"], c), rms_norm(k, w[name + ".k_norm.weight"], c)
     q, k = rotated(q, c), rotated(k, c)
     out = []
@@ -90,8 +102,12 @@ def sparse(w, name, x, c):
     weights = best.values
     if c["model_type"] == "mixtral" or c["norm_topk_prob"]:
         weights = weights / weights.sum(-1, keepdim=True)
-    return torch.stack([sum(weight * swiglu(w, x[t], *names_of_ffn(c, f"{name}.experts.{e}"))
-                            for weight, e in zip(weights[t], best.indices[t].tolist())) for t in range(len(x))])
+    y = torch.stack([sum(weight * swiglu(w, x[t], *names_of_ffn(c, f"{name}.experts.{e}"))
+                         for weight, e in zip(weights[t], best.indices[t].tolist())) for t in range(len(x))])
+    if c["model_type"] == "qwen2_moe":
+        gate = torch.sigmoid(F.linear(x, w[name + ".shared_expert_gate.weight"]))
+        y = y + gate * swiglu(w, x, *names_of_ffn(c, name + ".shared_expert"))
+    return y
 
 
 def forward(w, tokens, c):
@@ -120,10 +136,15 @@ def shapes(c):
         result[name + ".input_layernorm.weight"] = [d]
         for p, count in (("q", heads), ("k", keys), ("v", keys)):
             result[f"{name}.self_attn.{p}_proj.weight"] = [count * size, d]
+            if c.get("qkv_bias"):
+                result[f"{name}.self_attn.{p}_proj.bias"] = [count * size]
         result[name + ".self_attn.o_proj.weight"] = [d, heads * size]
         if c["model_type"].startswith("qwen3"):
             for p in "qk":
                 result[f"{name}.self_attn.{p}_norm.weight"] = [size]
+        if c["model_type"] == "olmoe":
+            result[name + ".self_attn.q_norm.weight"] = [heads * size]
+            result[name + ".self_attn.k_norm.weight"] = [keys * size]
         result[name + ".post_attention_layernorm.weight"] = [d]
         block = name + (".block_sparse_moe" if c["model_type"] == "mixtral" else ".mlp")
         if not is_sparse(c, i):
@@ -133,6 +154,9 @@ def shapes(c):
         result[block + ".gate.weight"] = [experts, d]
         for e in range(experts):
             ffn(f"{block}.experts.{e}", c.get("moe_intermediate_size", c["intermediate_size"]))
+        if c["model_type"] == "qwen2_moe":
+            ffn(block + ".shared_expert", c["shared_expert_intermediate_size"])
+            result[block + ".shared_expert_gate.weight"] = [1, d]
     result["model.norm.weight"] = [d]
     if not c["tie_word_embeddings"]:
         result["lm_head.weight"] = [c["vocab_size"], d]
