@@ -48,10 +48,14 @@ inline const FamilyNames& names_of(std::string_view family) {
                            {"router_aux_loss_coef", ""},
                            {"router_aux_loss_scope", ""},
                            {"moe_layer_freq", ""}};
+  static const Names qwen{{"num_local_experts", "num_experts"}, {"moe_layer_freq", "decoder_sparse_step"}};
   static const FamilyNames all[] = {
       {"gpt2", {}},
       with_sizes("mixtral", Names{{"moe_layer_freq", ""}, {"norm_topk_prob", ""}, {"moe_intermediate_size", ""}}),
-      with_sizes("qwen3_moe", Names{{"num_local_experts", "num_experts"}, {"moe_layer_freq", "decoder_sparse_step"}}),
+      with_sizes("olmoe",
+                 Names{{"num_local_experts", "num_experts"}, {"moe_layer_freq", ""}, {"moe_intermediate_size", ""}}),
+      with_sizes("qwen2_moe", qwen),
+      with_sizes("qwen3_moe", qwen),
       with_sizes("llama", dense),
       with_sizes("qwen3", dense)};
   return *std::ranges::find(all, family, &FamilyNames::family);
@@ -192,7 +196,8 @@ class Draw {
     blocks_ = one_of({2, 3, 3, 4});
     key_heads_ = heads_;
     if (one_in(2)) {
-      family_ = &names_of(is_dense_ ? one_of({"llama", "qwen3"}) : one_of({"mixtral", "qwen3_moe"}));
+      family_ =
+          &names_of(is_dense_ ? one_of({"llama", "qwen3"}) : one_of({"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"}));
       key_heads_ /= one_of({1, 2, 2});
     }
     here_ = drawn_mesh();
