@@ -1,5 +1,7 @@
 // Checks fields against each other and against the number of ranks. The range of a single field is in its row of the
 // table (fields.cpp).
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -24,6 +26,11 @@ constexpr std::int64_t most_routed =
 // A model whose MoE layers are all replaced would train without the experts that its config describes.
 Status check_moe_layers(const Model& m) {
   if (m.moe_layer_freq == 0 || m.has_moe()) return {};
+  if (!m.mlp_only_layers.empty() || m.family().first_block > 0)
+    return refused(
+        "expected model.moe_layer_freq = {} and model.mlp_only_layers = [{}] that leave one of the {} blocks "
+        "(model.n_layer) experts, found none",
+        m.moe_layer_freq, fmt::join(m.mlp_only_layers, ", "), m.n_layer);
   return refused(
       "model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of model.moe_layer_freq "
       "= {} below n_layer = {}), found {}; model.moe_layer_freq=0 makes a dense model",

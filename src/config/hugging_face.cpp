@@ -105,14 +105,15 @@ class ConfigReader {
  private:
   template <class F>
   void for_each_field(const F& f) const {
-    for (const FileField& field : format_->fields) f(field);
+    for (const auto& fields : format_->fields)
+      for (const FileField& field : fields) f(field);
     if (!has_experts_) return;
-    for (const FileField& field : format_->expert_fields) f(field);
+    for (const FileField& field : format_->moe_fields) f(field);
   }
 
   Status take(const std::string& key, const json& value) {
     const FixedField* fixed = nullptr;
-    for (const auto& fields : {format_->fixed, format_->own_fixed})
+    for (const auto& fields : format_->fixed)
       for (const FixedField& field : fields)
         if (field.name == key) fixed = &field;
     if (fixed) return check_fixed(*fixed, value);

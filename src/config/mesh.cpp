@@ -55,7 +55,9 @@ Status check_tensor(const Config& config) {
       {"key heads (model.num_key_value_heads)", "h.*.attn.c_attn", model.key_heads(), true},
       {"features (model.n_inner)", own_width ? "h.*.mlp.c_fc" : "h.*.mlp.c_fc and h.*.moe.experts.c_fc", model.inner(),
        model.has_dense_ffn() || !own_width},
-      {"features (model.moe_intermediate_size)", "h.*.moe.experts.c_fc", model.expert_inner(), own_width}};
+      {"features (model.moe_intermediate_size)", "h.*.moe.experts.c_fc", model.expert_inner(), own_width},
+      {"features (model.shared_expert_intermediate_size)", "h.*.moe.shared_experts.c_fc", model.shared_inner(),
+       model.has_moe() && model.family().gates_shared_expert}};
   for (const Dimension& dimension : split)
     if (dimension.there && dimension.extent % tensor != 0)
       return refused("mesh.tensor: expected a divisor of the {} {} of {}, found {}", dimension.extent, dimension.what,

@@ -63,21 +63,21 @@ TensorId Builder::constant(const std::string& name, Shape shape, std::vector<Spl
   return add({.name = name, .shape = shape, .value = value}, DType::f32, std::move(dimensions));
 }
 
-TensorId Builder::widen(const std::string& name, TensorId x, std::int64_t out, const Split& features) {
-  const TensorId y = linear(name, x, out, deviation, {features, whole}, features);
+TensorId Builder::widen(const std::string& name, TensorId x, std::int64_t out, const Split& features, bool bias) {
+  const TensorId y = linear(name, x, out, deviation, {features, whole}, features, bias);
   split_features(y, features);
   return y;
 }
 
-TensorId Builder::narrow(const std::string& name, TensorId x) {
-  return linear(name, x, model_.n_embd, residual_deviation, {whole, over_tensor}, whole);
+TensorId Builder::narrow(const std::string& name, TensorId x, bool bias) {
+  return linear(name, x, model_.n_embd, residual_deviation, {whole, over_tensor}, whole, bias);
 }
 
 TensorId Builder::linear(const std::string& name, TensorId x, std::int64_t out, float deviation,
-                         std::vector<Split> of_weight, const Split& of_bias) {
+                         std::vector<Split> of_weight, const Split& of_bias, bool bias) {
   const std::int64_t in = program.type(x).shape.back();
   std::vector<TensorId> operands{x, weight(name + ".weight", {out, in}, std::move(of_weight), deviation)};
-  if (family().biases) operands.push_back(constant(name + ".bias", {out}, {of_bias}, 0));
+  if (bias || family().biases) operands.push_back(constant(name + ".bias", {out}, {of_bias}, 0));
   return emit("linear", std::move(operands), product_of(program.type(x).shape.rows()), name)[0];
 }
 

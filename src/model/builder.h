@@ -57,9 +57,10 @@ class Builder {
   // A bias, or the scale of a layer norm: `value` at first.
   TensorId constant(const std::string& name, Shape shape, std::vector<Split> dimensions, float value);
   // The first product of a pair, whose results tensor splits, and the second, which adds up over it (Megatron-LM,
-  // section 3).
-  TensorId widen(const std::string& name, TensorId x, std::int64_t out, const Split& features = over_tensor);
-  TensorId narrow(const std::string& name, TensorId x);
+  // section 3). They have biases if the family's products have, or else if `bias`.
+  TensorId widen(const std::string& name, TensorId x, std::int64_t out, const Split& features = over_tensor,
+                 bool bias = false);
+  TensorId narrow(const std::string& name, TensorId x, bool bias = false);
   // An FFN of a width F: [B,S,D] -> [B,S,D].
   TensorId mlp(const std::string& name, TensorId x, std::int64_t width);
   // The op between its products, and its operand's features: F, or gate and up of each side by side, 2F.
@@ -75,7 +76,7 @@ class Builder {
 
  private:
   TensorId linear(const std::string& name, TensorId x, std::int64_t out, float deviation, std::vector<Split> of_weight,
-                  const Split& of_bias);
+                  const Split& of_bias, bool bias);
   bool splits_sequence() const { return options_.sequence_parallel && !gives_logits(); }
 
   const config::Model& model_;

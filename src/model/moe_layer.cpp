@@ -54,7 +54,7 @@ class MoeLayer {
     const Route all = route(b_, block_, x, groups_, capacity_);
     const Experts weights = experts();
     const TensorId routed = slots_ == groups_ * capacity_ ? through(x, all, weights) : in_windows(x, all, weights);
-    return model_.n_shared_experts > 0 ? add_shared(x, routed) : routed;
+    return model_.shared_inner() > 0 ? add_shared(x, routed) : routed;
   }
 
  private:
@@ -87,7 +87,14 @@ class MoeLayer {
   // Adds the result of the shared experts, which read x and no route, so that they can run beside the all-to-alls.
   TensorId add_shared(TensorId x, TensorId routed) {
     const std::string name = name_ + ".shared_experts";
-    return b_.emit("add", {routed, b_.mlp(name, x, model_.shared_inner())}, {}, name)[0];
+    TensorId y = b_.mlp(name, x, model_.shared_inner());
+    if (b_.family().gates_shared_expert) {
+      const std::string gate = name + ".gate";
+      const TensorId weight = b_.weight(gate + ".weight", {1, model_.n_embd}, {whole, whole}, b_.deviation);
+      const TensorId of_token = b_.emit("linear", {x, weight}, b_.product_of(b_.tokens()), gate)[0];  // [B,S,1]
+      y = b_.emit("sigmoid_gate", {y, of_token}, {}, gate)[0];
+    }
+    return b_.emit("add", {routed, y}, {}, name)[0];
   }
 
   Experts experts() {

@@ -77,7 +77,7 @@ class Transformer : private Builder {
 
   void block(std::int64_t i) {
     const std::string name = fmt::format("h.{}", i);
-    delta_ = narrow(name + ".attn.c_proj", attention(name + ".attn", norm(name + ".ln_1")));
+    delta_ = narrow(name + ".attn.c_proj", attention(name + ".attn", norm(name + ".ln_1")), model().attention_bias);
     const TensorId y = norm(name + ".ln_2");
     delta_ = model().is_moe(i) ? moe_layer(*this, i, y) : mlp(name + ".mlp", y, model().inner());
   }
@@ -86,7 +86,8 @@ class Transformer : private Builder {
   TensorId attention(const std::string& name, TensorId x) {
     const std::int64_t heads = model().n_head, key_heads = model().key_heads(), size = model().head_size();
     const Split split{{Axis::tensor}, ir::Blocks::of({heads / key_heads, 1, 1})};
-    TensorId qkv = widen(name + ".c_attn", x, (heads + 2 * key_heads) * size, split);  // [B,S,(H+2G)hd]
+    TensorId qkv = widen(name + ".c_attn", x, (heads + 2 * key_heads) * size, split,
+                         model().qkv_bias || model().attention_bias);  // [B,S,(H+2G)hd]
     ops::Attributes attributes{{"heads", key_heads}};
     if (key_heads != heads) attributes.set("group", heads / key_heads);
     if (family().positions == config::Positions::rotary) qkv = rotated(name, qkv, attributes);

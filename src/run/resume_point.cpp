@@ -247,13 +247,18 @@ Status check_shapes(const config::Model& model, const Manifest& manifest, const 
   const bool same_freq = was.moe_layer_freq == model.moe_layer_freq;
   compare("moe_layer_freq", was.moe_layer_freq, model.moe_layer_freq, same_freq || same_blocks(was, model));
   compare("first_k_dense_replace", was.first_k_dense_replace, model.first_k_dense_replace,
-          !same_freq || same_blocks(was, model));
+          !same_freq || was.mlp_only_layers != model.mlp_only_layers || same_blocks(was, model));
+  if (same_freq && was.mlp_only_layers != model.mlp_only_layers && !same_blocks(was, model))
+    wrong += fmt::format("{}model.mlp_only_layers: expected [{}], found [{}]", wrong.empty() ? "" : "; ",
+                         fmt::join(was.mlp_only_layers, ", "), fmt::join(model.mlp_only_layers, ", "));
   if (was.has_moe() && model.has_moe()) {
     const bool given = was.moe_intermediate_size || model.moe_intermediate_size;  // else it is n_inner
     compare("moe_intermediate_size", was.expert_inner(), model.expert_inner(),
             !given || was.expert_inner() == model.expert_inner());
     compare("n_shared_experts", was.n_shared_experts, model.n_shared_experts,
             was.n_shared_experts == model.n_shared_experts);
+    compare("shared_expert_intermediate_size", was.shared_inner(), model.shared_inner(),
+            !model.family().gates_shared_expert || was.shared_inner() == model.shared_inner());
   }
   if (wrong.empty()) return {};
   if (model.has_moe() && !was.has_moe())

@@ -227,12 +227,13 @@ std::string banner(const config::Config& config, int ranks, const RankResources&
   const auto count = model::count_parameters(model.on(mesh));
   const config::Train& train = config.train;
   const int copies = mesh[ir::Axis::tensor];  // of each token, and shards of each expert
+  const std::int64_t shared = model.family().gates_shared_expert ? 1 : model.n_shared_experts;
   std::string text = fmt::format(
       "model      {} blocks, {} of them MoE with {} experts ({} a rank{}){}, n_embd {}, {} heads, vocabulary {}\n",
       model.n_layer, model.moe_layers(), model.experts(among), model.experts(among) / among,
       copies > 1 ? fmt::format(", 1/{} of each", copies) : "",
-      model.n_shared_experts > 0 && among > 0 ? fmt::format(" and {} shared", model.n_shared_experts) : "",
-      model.n_embd, model.n_head, model.vocab_size);
+      shared > 0 && model.has_moe() ? fmt::format(" and {} shared", shared) : "", model.n_embd, model.n_head,
+      model.vocab_size);
   text += fmt::format("parameters {} in all, {} active for a token\n", millions(count.total), millions(count.active));
   const int shares = mesh.size(ir::batch_axes);
   text += fmt::format("batch      {} tokens a step: {} rank{} x {} sequences x {} tokens x {} micro batches{}\n",

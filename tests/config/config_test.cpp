@@ -160,6 +160,22 @@ TEST_CASE("a family's fields have its names") {
   CHECK(mixtral.model.rope_theta == 1e6);
   CHECK(mixtral.model.layer_norm_epsilon == 1e-5);
   CHECK(good(R"({"model": {"model_type": "llama"}})").model.moe_layers() == 0);
+  const Config qwen2 = good(R"({"model": {"model_type": "qwen2_moe", "hidden_size": 48, "num_hidden_layers": 4,
+    "decoder_sparse_step": 2, "mlp_only_layers": [1], "shared_expert_intermediate_size": 30}})");
+  for (std::int64_t block = 0; block < 4; ++block) CHECK(qwen2.model.is_moe(block) == (block == 3));
+  CHECK(qwen2.model.qkv_bias);
+  CHECK(qwen2.model.shared_inner() == 30);
+  CHECK(qwen2.model.expert_inner() == 192);
+  const std::vector<std::string> none{"model.model_type=qwen2_moe", "model.mlp_only_layers=[1]",
+                                      "model.num_hidden_layers=2", "model.decoder_sparse_step=2"};
+  CHECK(check(good("{}", none), 1).error().message ==
+        "config: expected model.decoder_sparse_step = 2 and model.mlp_only_layers = [1] that leave one of the 2 blocks "
+        "(model.num_hidden_layers) experts, found none");
+  const std::vector<std::string> odd{"model.model_type=qwen2_moe", "model.shared_expert_intermediate_size=15",
+                                     "mesh.tensor=2"};
+  CHECK(check(good("{}", odd), 2).error().message ==
+        "config: mesh.tensor: expected a divisor of the 15 features (model.shared_expert_intermediate_size) of "
+        "h.*.moe.shared_experts.c_fc, found 2");
   const std::vector<std::string> wide{"model.model_type=mixtral", "model.num_key_value_heads=5"};
   CHECK(check(good("{}", wide), 1).error().message ==
         "config: model.num_key_value_heads: expected a divisor of model.num_attention_heads = 12, found 5");

@@ -406,11 +406,12 @@ TEST_CASE("every op of a training step is within the limits of a GPU at 64k toke
   WARN(fmt::format("{} launches of {} kernels; not of a training step: {}", found.launches, found.kernels.size(),
                    fmt::join(others, ", ")));
   CHECK(found.kernels.contains("lancet::ops::device::PushRows"));  // all-to-alls through windows
-  CHECK(others == std::set<std::string>{"add_rms_norm",   "attention_decode", "cross_entropy", "embedding_at",
-                                        "expert_product", "no_share",         "receive_next",  "receive_previous",
-                                        "rms_norm",       "rms_norm_dw",      "rms_norm_dx",   "rotate",
-                                        "rotate_at",      "rotate_dw",        "rotate_dx",     "send_next",
-                                        "send_previous",  "swiglu",           "swiglu_dx",     "take_row"});
+  CHECK(others == std::set<std::string>{"add_rms_norm",   "attention_decode", "cross_entropy",      "embedding_at",
+                                        "expert_product", "no_share",         "receive_next",       "receive_previous",
+                                        "rms_norm",       "rms_norm_dw",      "rms_norm_dx",        "rotate",
+                                        "rotate_at",      "rotate_dw",        "rotate_dx",          "send_next",
+                                        "send_previous",  "sigmoid_gate",     "sigmoid_gate_dgate", "swiglu",
+                                        "swiglu_dx",      "take_row"});
   CHECK(std::ranges::includes(large_ops, found.large));
 }
 

@@ -33,8 +33,8 @@ STATED = {
 # Kernels that load and store 16 bytes by one instruction where addresses allow it (`wide`), and those that do one.
 MOVE = (r"(Updates|Map|MapRows|SumInRankOrder|CopyShards<Pack|Combine|CombineDx|Copy|Sum|Embed|StoreRow|TakeRow|"
         r"AddPositions|AddRuns|JoinRuns|RoundRows|Jitter|NormRows|NormRowsDx|NormBackward|MergeSlots|"
-        r"MoveColumns|LogitGradient|Row<\w+, true|RouterDx|RouterDw|Resize<Pack|PushRows|run_copies)\b")
-LOAD = r"(Squares|Row<\w+, false|AttendRow|NormRowsDw|ColumnSums|LogSums|Router)\b"
+        r"MoveColumns|LogitGradient|GateRows|Row<\w+, true|RouterDx|RouterDw|Resize<Pack|PushRows|run_copies)\b")
+LOAD = r"(Squares|Row<\w+, false|AttendRow|NormRowsDw|GateRowsDgate|ColumnSums|LogSums|Router)\b"
 STORE = r"GroupedTensorProduct<(forward|dx), (round|gelu)>"
 WIDE = r"(\.global)?(\.wb)?\.(v4\.[bufs]32|v2\.[bufs]64)"
 # Kernels that access neighbours one by one, since their rows begin anywhere.

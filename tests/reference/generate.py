@@ -51,6 +51,11 @@ CASES = {
                         gate="top_k", norm_topk_prob=True, capacity_factor=1.0),
     "qwen3_moe_adamw": dict(SMALL, **ADAMW, **dict(ROTARY, head_dim=6), seed=1, model_type="qwen3_moe", n_layer=3,
                             moe_layer_freq=2, n_inner=20, gate="top_k", capacity_factor=1.0, tie_word_embeddings=True),
+    "qwen2_moe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=4, model_type="qwen2_moe", n_layer=4, moe_layer_freq=1,
+                            mlp_only_layers=[0, 2], n_inner=20, shared_expert_intermediate_size=10, qkv_bias=True,
+                            gate="top_k", capacity_factor=1.0),
+    "qwen3_sgd": dict(SMALL, **SGD, **ROTARY, seed=1, model_type="qwen3", n_layer=2, moe_layer_freq=0, n_inner=20,
+                      attention_bias=True),
     "z_loss_sgd": dict(SMALL, **SGD, seed=1, gate="top_k", capacity_factor=1.0, n_layer=2, router_z_loss_coef=0.01),
 }
 
@@ -69,14 +74,16 @@ def norms_heads(c):
 def moe_layers(c):
     freq = c["moe_layer_freq"]
     first = c.get("first_k_dense_replace", 0)
-    return [i for i in range(c["n_layer"]) if freq > 0 and (i + is_rotary(c)) % freq == 0 and i >= first]
+    dense = c.get("mlp_only_layers", [])
+    return [i for i in range(c["n_layer"])
+            if freq > 0 and (i + is_rotary(c)) % freq == 0 and i >= first and i not in dense]
 
 
 def parameter_shapes(c):
     """Names and shapes in the order in which the model uses them. Linear weights are [out, in]."""
     d, e = c["n_embd"], c["num_local_experts"]
     f = c.get("moe_intermediate_size", 4 * d)  # of an expert
-    shared = c.get("n_shared_experts", 0) * f
+    shared = c.get("shared_expert_intermediate_size", c.get("n_shared_experts", 0) * f)
     rotary = is_rotary(c)
     inner = c.get("n_inner", 4 * d)
     wide = 2 if rotary else 1  # gate and up of each feature side by side
@@ -93,18 +100,18 @@ def parameter_shapes(c):
         if not rotary:
             shapes[f"{name}.bias"] = [width]
 
-    def linear(name, rows, columns, stack=()):
+    def linear(name, rows, columns, stack=(), bias=not rotary):
         shapes[f"{name}.weight"] = [*stack, rows, columns]
-        if not rotary:
+        if bias:
             shapes[f"{name}.bias"] = [*stack, rows]
 
     for i in range(c["n_layer"]):
         norm(f"h.{i}.ln_1")
-        linear(f"h.{i}.attn.c_attn", heads * size, d)
+        linear(f"h.{i}.attn.c_attn", heads * size, d, bias=not rotary or c.get("qkv_bias") or c.get("attention_bias"))
         if norms_heads(c):
             norm(f"h.{i}.attn.q_norm", size)
             norm(f"h.{i}.attn.k_norm", size)
-        linear(f"h.{i}.attn.c_proj", d, c["n_head"] * size)
+        linear(f"h.{i}.attn.c_proj", d, c["n_head"] * size, bias=not rotary or c.get("attention_bias"))
         norm(f"h.{i}.ln_2")
         if i in moe_layers(c):
             if c["gate"] != "hash":
@@ -114,8 +121,10 @@ def parameter_shapes(c):
             linear(f"h.{i}.moe.experts.c_fc", wide * f, d, (e,))
             linear(f"h.{i}.moe.experts.c_proj", d, f, (e,))
             if shared:
-                linear(f"h.{i}.moe.shared_experts.c_fc", shared, d)
+                linear(f"h.{i}.moe.shared_experts.c_fc", wide * shared, d)
                 linear(f"h.{i}.moe.shared_experts.c_proj", d, shared)
+            if "shared_expert_intermediate_size" in c:
+                shapes[f"h.{i}.moe.shared_experts.gate.weight"] = [1, d]
         else:
             linear(f"h.{i}.mlp.c_fc", wide * inner, d)
             linear(f"h.{i}.mlp.c_proj", d, inner)
@@ -152,6 +161,8 @@ def moe(w, x, ids, block, c):
         out = out.index_add(0, mine, r.combine[mine, e, None] * y)
     if c.get("n_shared_experts", 0) > 0:
         out = out + ffn(w, "shared_experts.", x, c)
+    if "shared_expert_intermediate_size" in c:
+        out = out + torch.sigmoid(x @ w("shared_experts.gate.weight").T) * ffn(w, "shared_experts.", x, c)
     return out, gates.balance_loss(r), z, r
 
 
@@ -172,7 +183,8 @@ def grouped_attention(w, x, c):
     """Causal self-attention in which H / G query heads share a key head."""
     b, s, _ = x.shape
     h, g, size = c["n_head"], c["num_key_value_heads"], c["head_dim"]
-    q, k, v = F.linear(x, w("c_attn.weight")).view(b, s, h + 2 * g, size).split([h, g, g], 2)
+    bias = w("c_attn.bias") if c.get("qkv_bias") or c.get("attention_bias") else None
+    q, k, v = F.linear(x, w("c_attn.weight"), bias).view(b, s, h + 2 * g, size).split([h, g, g], 2)
     if norms_heads(c):
         q, k = rms_norm(q, w("q_norm.weight"), c), rms_norm(k, w("k_norm.weight"), c)
     q, k = rotated(q, c), rotated(k, c)
@@ -180,7 +192,7 @@ def grouped_attention(w, x, c):
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(size)
     future = torch.ones(s, s, dtype=torch.bool).triu(1)
     y = torch.einsum("bhqk,bkhd->bqhd", torch.softmax(scores.masked_fill(future, -math.inf), dim=3), v)
-    return F.linear(y.reshape(b, s, h * size), w("c_proj.weight"))
+    return F.linear(y.reshape(b, s, h * size), w("c_proj.weight"), w("c_proj.bias") if c.get("attention_bias") else None)
 
 
 def attention(w, x, c):

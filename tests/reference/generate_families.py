@@ -30,6 +30,11 @@ MODELS = {  # name: config, seed
                      rms_norm_eps=1e-5, head_dim=None, num_local_experts=4, num_experts_per_tok=2,
                      output_router_logits=False, router_aux_loss_coef=0.02, router_jitter_noise=0.0,
                      sliding_window=None, tie_word_embeddings=False, torch_dtype="bfloat16"), 23),
+    "qwen2_moe": (dict(SIZES, model_type="qwen2_moe", architectures=["Qwen2MoeForCausalLM"], sliding_window=None,
+                       max_window_layers=2, use_sliding_window=False, decoder_sparse_step=1, mlp_only_layers=[1],
+                       moe_intermediate_size=12, shared_expert_intermediate_size=14, num_experts=6,
+                       num_experts_per_tok=3, norm_topk_prob=False, output_router_logits=False, qkv_bias=True,
+                       router_aux_loss_coef=0.001, tie_word_embeddings=False), 25),
     "qwen3_moe": (dict(QWEN3, model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], num_hidden_layers=3,
                        decoder_sparse_step=2, mlp_only_layers=[], moe_intermediate_size=12, num_experts=6,
                        num_experts_per_tok=3, norm_topk_prob=True, output_router_logits=False,
@@ -63,7 +68,8 @@ def rotated(x, c):
 
 def attention(w, name, x, c):
     s, size, groups = len(x), head_dim(c), c["num_attention_heads"] // c["num_key_value_heads"]
-    q, k, v = (F.linear(x, w[f"{name}.{p}_proj.weight"]).view(s, -1, size) for p in "qkv")
+    q, k, v = (F.linear(x, w[f"{name}.{p}_proj.weight"], w.get(f"{name}.{p}_proj.bias")).view(s, -1, size)
+               for p in "qkv")
     if name + ".q_norm.weight" in w:
         q, k = rms_norm(q, w[name + ".q_norm.weight"], c), rms_norm(k, w[name + ".k_norm.weight"], c)
     q, k = rotated(q, c), rotated(k, c)
@@ -90,8 +96,12 @@ def sparse(w, name, x, c):
     weights = best.values
     if c["model_type"] == "mixtral" or c["norm_topk_prob"]:
         weights = weights / weights.sum(-1, keepdim=True)
-    return torch.stack([sum(weight * swiglu(w, x[t], *names_of_ffn(c, f"{name}.experts.{e}"))
-                            for weight, e in zip(weights[t], best.indices[t].tolist())) for t in range(len(x))])
+    y = torch.stack([sum(weight * swiglu(w, x[t], *names_of_ffn(c, f"{name}.experts.{e}"))
+                         for weight, e in zip(weights[t], best.indices[t].tolist())) for t in range(len(x))])
+    if c["model_type"] != "qwen2_moe":
+        return y
+    shared = swiglu(w, x, *names_of_ffn(c, name + ".shared_expert"))
+    return y + torch.sigmoid(F.linear(x, w[name + ".shared_expert_gate.weight"])) * shared
 
 
 def forward(w, tokens, c):
@@ -120,6 +130,8 @@ def shapes(c):
         result[name + ".input_layernorm.weight"] = [d]
         for p, count in (("q", heads), ("k", keys), ("v", keys)):
             result[f"{name}.self_attn.{p}_proj.weight"] = [count * size, d]
+            if c.get("qkv_bias"):
+                result[f"{name}.self_attn.{p}_proj.bias"] = [count * size]
         result[name + ".self_attn.o_proj.weight"] = [d, heads * size]
         if c["model_type"].startswith("qwen3"):
             for p in "qk":
@@ -133,6 +145,9 @@ def shapes(c):
         result[block + ".gate.weight"] = [experts, d]
         for e in range(experts):
             ffn(f"{block}.experts.{e}", c.get("moe_intermediate_size", c["intermediate_size"]))
+        if c["model_type"] == "qwen2_moe":
+            ffn(block + ".shared_expert", c["shared_expert_intermediate_size"])
+            result[block + ".shared_expert_gate.weight"] = [1, d]
     result["model.norm.weight"] = [d]
     if not c["tie_word_embeddings"]:
         result["lm_head.weight"] = [c["vocab_size"], d]

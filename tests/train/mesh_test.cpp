@@ -141,7 +141,7 @@ TEST_CASE("meshes: steps by every router are those of one rank") {
 }
 
 TEST_CASE("meshes: steps of every family are those of one rank") {
-  const std::string family = GENERATE("llama", "mixtral", "qwen3", "qwen3_moe");
+  const std::string family = GENERATE("llama", "mixtral", "qwen2_moe", "qwen3", "qwen3_moe");
   config::Config alone = test::mesh_config(1);
   test::set_family(alone.model, family);
   alone.model.router = config::Router::top_k;

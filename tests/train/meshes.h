@@ -52,6 +52,13 @@ inline void set_family(config::Model& model, std::string_view name) {
   model.head_dim = 6;
   model.rope_theta = 100;
   model.tie_word_embeddings = name == "qwen3";
+  model.qkv_bias = name == "qwen2_moe";
+  model.attention_bias = name == "qwen3";
+  if (name == "qwen2_moe") {
+    model.moe_layer_freq = 1;
+    model.mlp_only_layers = {0};
+    model.shared_expert_intermediate_size = 20;
+  }
   if (name == "llama" || name == "qwen3") model.moe_layer_freq = 0;
 }
 

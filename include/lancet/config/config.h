@@ -3,6 +3,7 @@
 // parsing, printing, checking and `--help` share.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -101,7 +102,11 @@ struct Model {
   std::optional<std::int64_t> num_key_value_heads;  // null: n_head
   std::optional<std::int64_t> head_dim;             // null: n_embd / n_head
   double rope_theta = 10000;
-  bool tie_word_embeddings = true;  // the head is the token embedding
+  bool tie_word_embeddings = true;                              // the head is the token embedding
+  bool qkv_bias = false;                                        // of queries, keys and values
+  bool attention_bias = false;                                  // of these and of attention's second product
+  std::vector<std::int64_t> mlp_only_layers = {};               // dense whatever moe_layer_freq says
+  std::optional<std::int64_t> shared_expert_intermediate_size;  // of a gated shared expert; null: inner()
 
   const Family& family() const { return *model_type; }
   std::int64_t key_heads() const { return num_key_value_heads.value_or(n_head); }
@@ -109,7 +114,10 @@ struct Model {
   std::int64_t inner() const { return n_inner.value_or(4 * n_embd); }
   std::int64_t expert_inner() const { return moe_intermediate_size.value_or(inner()); }
   // The shared experts of a layer are one FFN (DeepSeekMoE, section 3.2: the sum of FFNs is an FFN of their width).
-  std::int64_t shared_inner() const { return n_shared_experts * expert_inner(); }
+  std::int64_t shared_inner() const {
+    return family().gates_shared_expert ? shared_expert_intermediate_size.value_or(inner())
+                                        : n_shared_experts * expert_inner();
+  }
   // The rows of the token embedding where `shards` ranks split them: the least multiple of vocab_pad_multiple and of
   // `shards` that holds the vocabulary. The rows beyond the vocabulary are zero.
   std::int64_t padded_vocab(std::int64_t shards = 1) const {
@@ -121,7 +129,8 @@ struct Model {
   double kept_factor() const { return capacity_factor.value_or(1e6); }
   double buffer_factor() const { return capacity_factor.value_or(dropless_imbalance); }
   bool is_moe(std::int64_t block) const {
-    return moe_layer_freq > 0 && (block + family().first_block) % moe_layer_freq == 0 && block >= first_k_dense_replace;
+    return moe_layer_freq > 0 && (block + family().first_block) % moe_layer_freq == 0 &&
+           block >= first_k_dense_replace && std::ranges::find(mlp_only_layers, block) == mlp_only_layers.end();
   }
   std::int64_t moe_layers() const;
   bool has_moe() const { return moe_layers() > 0; }
@@ -140,6 +149,7 @@ struct Model {
     model.head_dim = head_size();
     model.n_inner = inner();
     model.moe_intermediate_size = expert_inner();
+    model.shared_expert_intermediate_size = shared_expert_intermediate_size.value_or(inner());
     return model;
   }
   // The same model, with num_local_experts in place of experts_per_rank.

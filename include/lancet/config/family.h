@@ -29,8 +29,10 @@ struct Family {
   Norm norm = Norm::rms;
   Positions positions = Positions::rotary;
   Ffn ffn = Ffn::swiglu;
-  bool biases = false;  // every product has one
+  bool biases = false;  // every product has one, whatever its fields say
   HeadNorm head_norm = HeadNorm::none;
+  // An MoE layer has one shared expert, whose result is multiplied by sigmoid(x . gate) for each token.
+  bool gates_shared_expert = false;
   std::int64_t first_block = 1;  // the first block's number, where every moe_layer_freq-th is an MoE layer
   // The names of its fields of `model` besides model_type: those that others have, too, and its own. fields.cpp has
   // what each means.

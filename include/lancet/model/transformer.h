@@ -1,14 +1,14 @@
 // A model with mixture-of-experts layers as a logical forward Program: the whole batch on one device. Norms come before
 // attention and FFN; config::Family says which blocks there are. Block i's FFN is an MoE layer where
 // config::Model::is_moe(i). Every token of such a layer passes, besides the experts of its route, the shared experts,
-// an FFN whose result is added without a weight (Dai et al., DeepSeekMoE, section 3.2).
+// an FFN whose result is added without a weight (Dai et al., DeepSeekMoE, section 3.2), or times a sigmoid gate.
 //
 // Parameters carry the names of Hugging Face's GPT-2 in every family; weights of products are [out, in]. Beside those
 // of GPT-2 there may be lm_head.weight, h.0.attn.q_norm.weight and .k_norm.weight; with SwiGLU c_fc has gate and up of
 // each feature side by side, 2F rows:
 //   wte.weight [V',D] (V' padded), wpe.weight [P,D], h.0.ln_1.weight, h.0.attn.c_attn.weight [3D,D], ..., ln_f.bias
 //   h.0.moe.gate.weight f32[E,D]; h.0.moe.experts.c_fc.weight [E,F,D], .c_proj.weight [E,D,F]
-//   h.0.moe.shared_experts.c_fc.weight [G,D], .c_proj.weight [D,G] (G: n_shared_experts * F)
+//   h.0.moe.shared_experts.c_fc.weight [G,D], .c_proj.weight [D,G] (G: shared_inner()), .gate.weight [1,D]
 //
 // The Program has no ranks in it. Annotations (ir/sharding.h) say how some tensors are spread over a mesh, whatever
 // its sizes: the batch over `data` and `expert`, the experts over `expert`, the vocabulary over `tensor`, and the

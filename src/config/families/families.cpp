@@ -6,12 +6,12 @@
 namespace lancet::config {
 
 namespace families {
-extern const Family llama, mixtral, qwen3, qwen3_moe;
+extern const Family llama, mixtral, qwen2_moe, qwen3, qwen3_moe;
 }
 
 std::span<const Family* const> families_known() {
   using namespace families;
-  static constexpr const Family* all[] = {&gpt2, &llama, &mixtral, &qwen3, &qwen3_moe};
+  static constexpr const Family* all[] = {&gpt2, &llama, &mixtral, &qwen2_moe, &qwen3, &qwen3_moe};
   return all;
 }
 

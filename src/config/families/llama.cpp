@@ -10,12 +10,12 @@ constexpr FixedField llama_fixed[] = {{"mlp_bias", "false"}};
 }  // namespace
 
 extern const Family llama{.name = "llama",
-                          .fields = {common_names, rotary_names},
+                          .fields = {common_names, rotary_names, attention_bias_name},
                           .set_defaults =
                               [](Model& model) {
                                 set_dense(model);
                                 model.layer_norm_epsilon = 1e-6;
                               },
-                          .file = llama_files("LlamaForCausalLM", llama_fixed)};
+                          .file = llama_files("LlamaForCausalLM", llama_fixed, attention_bias_field)};
 
 }  // namespace lancet::config::families

@@ -12,7 +12,11 @@ inline constexpr FileTensor llama_tensors[] = {
     {"h.N.attn.c_attn.weight", "model.layers.N.self_attn.q_proj.weight", query},
     {"h.N.attn.c_attn.weight", "model.layers.N.self_attn.k_proj.weight", key},
     {"h.N.attn.c_attn.weight", "model.layers.N.self_attn.v_proj.weight", value},
+    {"h.N.attn.c_attn.bias", "model.layers.N.self_attn.q_proj.bias", query},
+    {"h.N.attn.c_attn.bias", "model.layers.N.self_attn.k_proj.bias", key},
+    {"h.N.attn.c_attn.bias", "model.layers.N.self_attn.v_proj.bias", value},
     {"h.N.attn.c_proj.weight", "model.layers.N.self_attn.o_proj.weight"},
+    {"h.N.attn.c_proj.bias", "model.layers.N.self_attn.o_proj.bias"},
     {"h.N.attn.q_norm.weight", "model.layers.N.self_attn.q_norm.weight"},
     {"h.N.attn.k_norm.weight", "model.layers.N.self_attn.k_norm.weight"},
     {"h.N.ln_2.weight", "model.layers.N.post_attention_layernorm.weight"},
@@ -29,6 +33,10 @@ inline constexpr FileTensor qwen_experts[] = {
     {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.E.gate_proj.weight", gate},
     {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.E.up_proj.weight", up},
     {"h.N.moe.experts.c_proj.weight", "model.layers.N.mlp.experts.E.down_proj.weight"},
+    {"h.N.moe.shared_experts.c_fc.weight", "model.layers.N.mlp.shared_expert.gate_proj.weight", gate},
+    {"h.N.moe.shared_experts.c_fc.weight", "model.layers.N.mlp.shared_expert.up_proj.weight", up},
+    {"h.N.moe.shared_experts.c_proj.weight", "model.layers.N.mlp.shared_expert.down_proj.weight"},
+    {"h.N.moe.shared_experts.gate.weight", "model.layers.N.mlp.shared_expert_gate.weight"},
     {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.gate_up_proj", gate_up, 1},
     {"h.N.moe.experts.c_proj.weight", "model.layers.N.mlp.experts.down_proj", whole, 1},
 };
@@ -52,9 +60,11 @@ inline constexpr FileField qwen_fields[] = {{"num_experts", true, "num_local_exp
                                             {"norm_topk_prob"},
                                             {"router_aux_loss_coef"}};
 
+inline constexpr FileField attention_bias_field[] = {{"attention_bias"}};
+
+inline constexpr FixedField qwen_fixed[] = {{"use_sliding_window", "false"}};
 inline constexpr FixedField rotary_fixed[] = {
     {"hidden_act", "\"silu\""},
-    {"attention_bias", "false"},
     {"attention_dropout", "0.0", "[]", true},
     {"rope_scaling", "null", R"([{"rope_type": "default"}, {"type": "default"}])"}};
 inline constexpr std::string_view rotary_unused[] = {"output_router_logits", "pretraining_tp", "sliding_window",
@@ -64,17 +74,14 @@ inline constexpr std::string_view llama_buffers[] = {".rotary_emb.inv_freq"};
 
 // What all of them have; a family adds its architecture and its experts.
 constexpr FileFormat llama_files(std::string_view architecture, std::span<const FixedField> own_fixed,
-                                 std::span<const FileTensor> experts = {},
-                                 std::span<const FileField> expert_fields = {}) {
+                                 std::span<const FileField> own_fields, std::span<const FileTensor> experts = {},
+                                 std::span<const FileField> more_fields = {}) {
   return {.architecture = architecture,
           .prefix = "model.",
-          .tensors = llama_tensors,
-          .expert_tensors = experts,
+          .tensors = {llama_tensors, experts},
           .buffers = llama_buffers,
-          .fields = llama_fields,
-          .expert_fields = expert_fields,
-          .fixed = rotary_fixed,
-          .own_fixed = own_fixed,
+          .fields = {llama_fields, own_fields, more_fields},
+          .fixed = {rotary_fixed, own_fixed},
           .unused = rotary_unused};
 }
 

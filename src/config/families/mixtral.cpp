@@ -18,7 +18,8 @@ constexpr FileTensor mixtral_experts[] = {
 };
 constexpr FileField mixtral_fields[] = {
     {"num_local_experts", true, "num_experts"}, {"num_experts_per_tok", true}, {"router_aux_loss_coef"}};
-constexpr FixedField mixtral_fixed[] = {{"sliding_window", "null"}, {"router_jitter_noise", "0.0"}};
+constexpr FixedField mixtral_fixed[] = {
+    {"attention_bias", "false"}, {"sliding_window", "null"}, {"router_jitter_noise", "0.0"}};
 
 }  // namespace
 
@@ -30,6 +31,6 @@ extern const Family mixtral{.name = "mixtral",
                                   model.norm_topk_prob = true;  // it has no field for it
                                   model.rope_theta = 1e6;
                                 },
-                            .file = llama_files("MixtralForCausalLM", mixtral_fixed, mixtral_experts, mixtral_fields)};
+                            .file = llama_files("MixtralForCausalLM", mixtral_fixed, mixtral_fields, mixtral_experts)};
 
 }  // namespace lancet::config::families

@@ -11,6 +11,8 @@ inline constexpr std::string_view rotary_names[] = {
     "num_hidden_layers", "num_attention_heads",     "num_key_value_heads", "head_dim",   "hidden_size",
     "intermediate_size", "max_position_embeddings", "rms_norm_eps",        "rope_theta", "tie_word_embeddings"};
 
+inline constexpr std::string_view attention_bias_name[] = {"attention_bias"};
+
 // What Lancet's routers and capacity ask for.
 inline constexpr std::string_view router_names[] = {"num_experts_per_tok",   "router",
                                                     "router_second_expert",  "router_skipped_slots",

@@ -3,21 +3,15 @@
 #include "names.h"
 
 namespace lancet::config::families {
-namespace {
-
-constexpr FixedField qwen3_fixed[] = {{"use_sliding_window", "false"}};
-
-}  // namespace
-
 extern const Family qwen3{.name = "qwen3",
                           .head_norm = HeadNorm::each_head,
-                          .fields = {common_names, rotary_names},
+                          .fields = {common_names, rotary_names, attention_bias_name},
                           .set_defaults =
                               [](Model& model) {
                                 set_dense(model);
                                 model.layer_norm_epsilon = 1e-6;
                                 model.head_dim = 128;
                               },
-                          .file = llama_files("Qwen3ForCausalLM", qwen3_fixed)};
+                          .file = llama_files("Qwen3ForCausalLM", qwen_fixed, attention_bias_field)};
 
 }  // namespace lancet::config::families

@@ -62,6 +62,8 @@ void add_dense(std::multimap<std::string_view, Sample>& table, DType t) {
       {"rms_norm_dw", {{{{t, {4, 51, 256}}}, {{t, {4, 51, 256}}}, {{f32, {4, 51, 1}}, Fill::positive}}, {}}},
       {"rms_norm_dx",
        {{{{t, {4, 51, 256}}}, {{t, {4, 51, 256}}}, {{f32, {256}}}, {{f32, {4, 51, 1}}, Fill::positive}}, {}}},
+      {"sigmoid_gate", {{{{t, {4, 60, 1333}}}, {{t, {4, 60, 1}}}}, {}}},
+      {"sigmoid_gate_dgate", {{{{t, {4, 60, 1333}}}, {{t, {4, 60, 1333}}}, {{t, {4, 60, 1}}}}, {}}},
       {"swiglu", {{{{t, {4, 60, 666}}}}, {}}},
       {"swiglu_dx", {{{{t, {4, 60, 333}}}, {{t, {4, 60, 666}}}}, {}}},
       {"rotate", {{{{t, {2, 70, 448}}}}, {{"heads", 1}, {"group", 5}, {"head_dim", 64}, {"theta", 10000}}}},

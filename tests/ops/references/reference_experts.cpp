@@ -109,6 +109,24 @@ void swiglu_dx(ReferenceCall& c) {
   });
 }
 
+// ---- rows times the sigmoid of a number each
+
+double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
+void sigmoid_gate(ReferenceCall& c) {  // x, gate
+  const Index D = c.operands[0].shape().back();
+  for (Index i = 0; i < Index(c.results[0].values.size()); ++i)
+    c.results[0][i] = c.operands[0][i] * sigmoid_of(c.operands[1][i / D]);
+}
+void sigmoid_gate_dgate(ReferenceCall& c) {  // dy, x, gate
+  const Index D = c.operands[0].shape().back();
+  c.length = double(D);
+  for (Index r = 0; r < Index(c.results[0].values.size()); ++r) {
+    const double s = sigmoid_of(c.operands[2][r]);
+    c.results[0][r] = 0;
+    for (Index d = 0; d < D; ++d) c.results[0][r] += c.operands[0][r * D + d] * c.operands[1][r * D + d] * s * (1 - s);
+  }
+}
+
 // ---- GELU within a product
 
 // If the product is rounded before GELU, the result's error includes the rounding of `rounded`.
@@ -171,6 +189,8 @@ void add_expert_references(std::map<std::string_view, Reference>& table) {
                 {"gelu_dx", gelu_dx},
                 {"linear_dx_gelu", linear_dx_gelu},
                 {"linear_gelu", linear_gelu},
+                {"sigmoid_gate", sigmoid_gate},
+                {"sigmoid_gate_dgate", sigmoid_gate_dgate},
                 {"swiglu", swiglu},
                 {"swiglu_dx", swiglu_dx}});
 }
