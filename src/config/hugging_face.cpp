@@ -109,12 +109,12 @@ class ConfigReader {
     for (const FileField& field : format_->fields)
       if (family_->has(field.name)) f(field);
     if (!has_experts_) return;
-    for (const FileField& field : format_->expert_fields) f(field);
+    for (const FileField& field : format_->moe_fields) f(field);
   }
 
   Status take(const std::string& key, const json& value) {
     const FixedField* fixed = nullptr;
-    for (const auto& fields : {format_->fixed, format_->own_fixed})
+    for (const auto& fields : format_->fixed)
       for (const FixedField& field : fields)
         if (field.name == key) fixed = &field;
     if (fixed) return check_fixed(*fixed, value);

@@ -51,7 +51,7 @@ ordered_json fields_of(const config::Model& model) {
   for (const config::FileField& field : format.fields)
     if (model.family().has(field.name)) fields[field.name] = ours[field.name];
   if (model.has_moe())
-    for (const config::FileField& field : format.expert_fields) fields[field.name] = ours[field.name];
+    for (const config::FileField& field : format.moe_fields) fields[field.name] = ours[field.name];
   return fields;
 }
 
@@ -66,13 +66,12 @@ Result<std::string> config_text(const config::Model& model, const HuggingFaceExp
   if (options.source) {
     const std::filesystem::path file = *options.source / "config.json";
     LANCET_ASSIGN(text, config::read_file_config(file));
-    for (const auto& ours : {format.fields, format.expert_fields})
-      for (const config::FileField& field : ours)
-        if (const std::string other(field.other_name);
-            model.family().has(field.name) && text.contains(other) && !text.contains(field.name)) {
-          text[field.name] = text[other];
-          text.erase(other);
-        }
+    for (const config::FileField& field : format.fields)
+      if (const std::string other(field.other_name);
+          model.family().has(field.name) && text.contains(other) && !text.contains(field.name)) {
+        text[field.name] = text[other];
+        text.erase(other);
+      }
     std::vector<std::string> all;  // its fields were accepted when it was imported
     for (const auto& [name, value] : text.items()) all.push_back(name);
     LANCET_ASSIGN(const config::Config before, config::read_hugging_face(file, all));
@@ -85,7 +84,7 @@ Result<std::string> config_text(const config::Model& model, const HuggingFaceExp
   text["architectures"] = {own_type ? format.moe_architecture : format.architecture};
   text["model_type"] = own_type ? format.moe_type : model.family().name;
   for (const auto& [name, value] : fields.items()) text[name] = value;
-  for (const auto& fixed : {format.fixed, format.own_fixed})
+  for (const auto& fixed : format.fixed)
     for (const config::FixedField& field : fixed) text[field.name] = json_of(field.value);
   text["bos_token_id"] = options.bounds.begin >= 0 ? json(options.bounds.begin) : json();
   text["eos_token_id"] = options.bounds.ends.size() == 1 ? json(options.bounds.ends.front())

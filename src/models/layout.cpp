@@ -85,7 +85,7 @@ std::vector<Layout> layouts_of(const config::Model& model, const model::Paramete
   const std::string pattern = pattern_of(parameter.name).first;
   std::vector<Layout> layouts;
   for (std::int64_t expert = 0; expert < (parameter.is_experts ? parameter.shape[0] : 1); ++expert)
-    for (const auto& table : {format.tensors, format.expert_tensors})
+    for (const auto& table : format.tensors)
       for (const FileTensor& entry : table) {
         if (entry.parameter != pattern) continue;
         layouts.resize(std::max(layouts.size(), std::size_t(entry.layout) + 1), empty);

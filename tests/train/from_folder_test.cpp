@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "good.h"
@@ -96,6 +98,37 @@ TEST_CASE("--init-from takes a folder's weights for a config of the same model a
   CHECK(refused.message == "config: model.rope_theta: expected 10000, as in " + hf + ", found 500");
   config.model.rope_theta = 10000;
   CHECK(test::train_run(config, 2, {.init_from = hf}).message.empty());
+}
+
+TEST_CASE("a folder that is damaged or of another shape is an error of one line, and nothing is written") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "model", run = folder / "run", weights = hf + "/model.safetensors";
+  fs::copy(fixture("mixtral"), hf);
+  const config::Config config = parsed(config_from(hf, run));
+  const auto refused = [&](const std::vector<std::string>& said) {
+    check_error(test::train_run(config, 2), ExitCode::data, said);
+    CHECK_FALSE(fs::exists(run));
+    fs::copy_file(fixture("mixtral") / "model.safetensors", weights, fs::copy_options::overwrite_existing);
+  };
+  fs::resize_file(weights, fs::file_size(weights) - 1);
+  refused({weights, "in the file's"});
+  const std::string experts = "model.layers.1.block_sparse_moe.experts.2.", up = experts + "w3.weight",
+                    down = experts + "w2.weight";
+  const auto change = [&](const std::function<void(File&)>& f) {
+    File file = File::read(weights);
+    f(file);
+    file.write(weights);
+  };
+  change([&](File& file) { file[up].shape = {16, 20}; });
+  refused({weights + ": " + up + ": expected [20,16] of F32, F16 or BF16, found BF16[16,20]"});
+  change([&](File& file) { file.rename(up, up + "s"); });
+  refused({weights + ": expected tensor " + up + " [20,16], found none of that name"});
+  change([&](File& file) { file.bytes[down][1] = std::byte(0x7f), file.bytes[down][0] = std::byte(0x80); });
+  refused({weights + ": " + down + ": expected finite numbers, found a non-finite one at element 0"});
+  std::ofstream(hf + "/model.safetensors.index.json") << R"({"weight_map": {"a": "none.safetensors"}})";
+  check_error(test::train_run(config, 2), ExitCode::data, {hf + ": expected model.safetensors or", "found both"});
+  fs::remove(weights);
+  check_error(test::train_run(config, 2), ExitCode::data, {hf + "/none.safetensors: expected a safetensors file"});
 }
 
 }  // namespace lancet

@@ -150,6 +150,7 @@ struct Model {
     model.head_dim = head_size();
     model.n_inner = inner();
     model.moe_intermediate_size = expert_inner();
+    model.shared_expert_intermediate_size = shared_expert_intermediate_size.value_or(inner());
     return model;
   }
   // The same model, with num_local_experts in place of experts_per_rank.

@@ -1,6 +1,7 @@
 // How a family's models look in Hugging Face's files, as data: the names of tensors, and of config.json's fields.
 // src/models interprets the tensors, hugging_face.cpp the fields.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -43,18 +44,20 @@ struct FixedField {
   bool any = false;                  // any other value is fine, too: it changes nothing here
 };
 
+// Tables are in parts, which families share.
 struct FileFormat {
   std::string_view architecture;  // of config.json
   std::string_view prefix;        // of tensors' names, which may be missing in a file
   // Rows of parameters that a model has not are passed over.
-  std::span<const FileTensor> tensors, expert_tensors = {};
+  std::array<std::span<const FileTensor>, 2> tensors;
   std::span<const std::string_view> buffers = {};  // ends of the names of tensors that carry no weights
   // Of config.json, in the order in which exports write them; those that the family has.
-  std::span<const FileField> fields, expert_fields = {};
-  std::span<const FixedField> fixed, own_fixed = {};
+  std::span<const FileField> fields;
+  std::array<std::span<const FixedField>, 2> fixed;
   std::span<const std::string_view> unused = {};  // fields that change nothing here, besides those of all families
-  // GPT-2's mixtures of experts have a model_type of their own, which transformers does not know.
+  // GPT-2's mixtures of experts have a model_type of their own, which transformers does not know, and more fields.
   std::string_view moe_type = {}, moe_architecture = {};
+  std::span<const FileField> moe_fields = {};
 };
 
 }  // namespace lancet::config

@@ -92,13 +92,13 @@ const Family gpt2{.name = "gpt2",
                   .set_defaults = [](Model&) {},
                   .file = {.architecture = "GPT2LMHeadModel",
                            .prefix = "transformer.",
-                           .tensors = gpt2_tensors,
+                           .tensors = {gpt2_tensors},
                            .buffers = gpt2_buffers,
                            .fields = gpt2_fields,
-                           .expert_fields = gpt2_expert_fields,
-                           .fixed = gpt2_fixed,
+                           .fixed = {gpt2_fixed},
                            .unused = gpt2_unused,
                            .moe_type = "gpt2_moe",
-                           .moe_architecture = "GPT2MoELMHeadModel"}};
+                           .moe_architecture = "GPT2MoELMHeadModel",
+                           .moe_fields = gpt2_expert_fields}};
 
 }  // namespace lancet::config::families

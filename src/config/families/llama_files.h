@@ -33,12 +33,12 @@ inline constexpr FileTensor qwen_experts[] = {
     {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.E.gate_proj.weight", gate},
     {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.E.up_proj.weight", up},
     {"h.N.moe.experts.c_proj.weight", "model.layers.N.mlp.experts.E.down_proj.weight"},
-    {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.gate_up_proj", gate_up, 1},
-    {"h.N.moe.experts.c_proj.weight", "model.layers.N.mlp.experts.down_proj", whole, 1},
     {"h.N.moe.shared_experts.c_fc.weight", "model.layers.N.mlp.shared_expert.gate_proj.weight", gate},
     {"h.N.moe.shared_experts.c_fc.weight", "model.layers.N.mlp.shared_expert.up_proj.weight", up},
     {"h.N.moe.shared_experts.c_proj.weight", "model.layers.N.mlp.shared_expert.down_proj.weight"},
     {"h.N.moe.shared_experts.gate.weight", "model.layers.N.mlp.shared_expert_gate.weight"},
+    {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.gate_up_proj", gate_up, 1},
+    {"h.N.moe.experts.c_proj.weight", "model.layers.N.mlp.experts.down_proj", whole, 1},
 };
 
 // Of these, a file has those that its family has.
@@ -67,6 +67,7 @@ inline constexpr FileField rotary_fields[] = {{"vocab_size", true},
                                               {"norm_topk_prob"},
                                               {"router_aux_loss_coef"}};
 
+inline constexpr FixedField qwen_fixed[] = {{"use_sliding_window", "false"}};
 inline constexpr FixedField rotary_fixed[] = {
     {"hidden_act", "\"silu\""},
     {"attention_dropout", "0.0", "[]", true},
@@ -81,12 +82,10 @@ constexpr FileFormat llama_files(std::string_view architecture, std::span<const 
                                  std::span<const FileTensor> experts = {}) {
   return {.architecture = architecture,
           .prefix = "model.",
-          .tensors = llama_tensors,
-          .expert_tensors = experts,
+          .tensors = {llama_tensors, experts},
           .buffers = llama_buffers,
           .fields = rotary_fields,
-          .fixed = rotary_fixed,
-          .own_fixed = own_fixed,
+          .fixed = {rotary_fixed, own_fixed},
           .unused = rotary_unused};
 }
 

@@ -3,11 +3,7 @@
 #include "names.h"
 
 namespace lancet::config::families {
-namespace {
-
-constexpr FixedField qwen3_fixed[] = {{"use_sliding_window", "false"}};
-
-}  // namespace
+namespace {}  // namespace
 
 extern const Family qwen3{.name = "qwen3",
                           .head_norm = HeadNorm::each_head,
@@ -18,6 +14,6 @@ extern const Family qwen3{.name = "qwen3",
                                 model.layer_norm_epsilon = 1e-6;
                                 model.head_dim = 128;
                               },
-                          .file = llama_files("Qwen3ForCausalLM", qwen3_fixed)};
+                          .file = llama_files("Qwen3ForCausalLM", qwen_fixed)};
 
 }  // namespace lancet::config::families

@@ -8,8 +8,6 @@ namespace {
 constexpr std::string_view qwen3_moe_names[] = {"num_experts",    "moe_intermediate_size", "decoder_sparse_step",
                                                 "norm_topk_prob", "mlp_only_layers",       "attention_bias"};
 
-constexpr FixedField qwen3_moe_fixed[] = {{"use_sliding_window", "false"}};
-
 }  // namespace
 
 extern const Family qwen3_moe{.name = "qwen3_moe",
@@ -20,6 +18,6 @@ extern const Family qwen3_moe{.name = "qwen3_moe",
                                     set_experts(model, 128, 8);
                                     model.layer_norm_epsilon = 1e-6;
                                   },
-                              .file = llama_files("Qwen3MoeForCausalLM", qwen3_moe_fixed, qwen_experts)};
+                              .file = llama_files("Qwen3MoeForCausalLM", qwen_fixed, qwen_experts)};
 
 }  // namespace lancet::config::families
