@@ -76,7 +76,7 @@ def page(rows, command, share):
         "[What a memory limit does](../memory.md).", "",
         f"The limit is the largest found at which a rank keeps at most {100 * share:.0f}% of its activations for the",
         "backward pass. `memory`: parameters, optimizer, inputs and arena of a rank, without a limit and with it.",
-        "`again`: time of what is computed again; `beside`: the part of it while a communication was under way.", "",
+        "`again`: time of what is recomputed; `beside`: the part of it while a communication was under way.", "",
         *markdown(["case", "what", "policy", "ran", "activations MB", "kept", "memory MB", "with limit", "step ms",
                    "with limit", "added", "again ms", "beside ms"], cells)]
 

@@ -53,7 +53,7 @@ ordered_json communications_of(const ir::Plan& plan) {
   return rows;
 }
 
-// The time of what is computed again in the backward pass, in all and beside communication.
+// The time of what is recomputed in the backward pass, in all and beside communication.
 std::pair<double, double> recomputed_ms(const ir::Plan& plan) {
   double ms = 0, beside_ms = 0;
   for (const schedule::RecomputedSite& site : schedule::recomputed_sites(plan.program, plan.predicted))

@@ -30,10 +30,6 @@ char letter(const ir::Instruction& instruction) {
 
 constexpr std::size_t columns = 100;
 
-// What predicted gains were off by at most on emulated devices under even loads (docs/planning.md, "How far a predicted
-// gain is off").
-constexpr double gain_error = 0.02;
-
 // A line where the chosen policy is shorter than all others by less than predictions can tell; else empty.
 std::string nearest_policy(const planner::PlanReport& report) {
   const planner::PolicyResult *chosen = nullptr, *nearest = nullptr;
@@ -43,9 +39,9 @@ std::string nearest_policy(const planner::PlanReport& report) {
       best = &result;
   if (!chosen || !nearest) return "";
   const double longer = nearest->timeline.makespan / chosen->timeline.makespan - 1;
-  if (longer < 0 || longer >= gain_error) return "";
+  if (longer < 0 || longer >= planner::prediction_error) return "";
   return fmt::format("nearest: {} is {:.1f}% longer; predicted gains are off by up to {:.0f}% on emulated devices\n",
-                     nearest->policy, 100 * longer, 100 * gain_error);
+                     nearest->policy, 100 * longer, 100 * planner::prediction_error);
 }
 
 std::string stream_row(const ir::Plan& plan, ir::Stream stream, double end) {
@@ -150,7 +146,7 @@ std::string memory_text(const run::PlannedStep& planned) {
   }
   return text +
          fmt::format(
-             "computed again in the backward pass: {:.2f} ms, of which {:.2f} ms are beside communication\n"
+             "recomputed in the backward pass: {:.2f} ms, of which {:.2f} ms are beside communication\n"
              "{:>5} {:<20} {:>8} {:>8}  what\n",
              ms, beside_ms, "count", "op", "ms", "beside") +
          rows;
@@ -183,7 +179,7 @@ std::string timeline_chart(const ir::Plan& plan) {
       "u updates, a all-to-all, gather or sum of activations, r all-reduce, . less than half{}{}\n",
       end / columns,
       std::ranges::any_of(plan.program.instructions, [](const auto& at) { return at.role == ir::Role::recompute; })
-          ? "; c computed again"
+          ? "; c recomputed"
           : "",
       ir::crosses_steps(plan.program) ? "; v updates and s all-reduces of the step before" : "");
   for (ir::Stream stream : {ir::Stream::compute, ir::Stream::expert, ir::Stream::reduce})
@@ -194,21 +190,21 @@ std::string timeline_chart(const ir::Plan& plan) {
 std::string stage_table(const run::PlannedStep& planned) {
   const planner::StageReport& times = planned.stage_times;
   std::string text =
-      fmt::format("{:<8} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>8} {:>8} {:>12}\n", "stage", "step ms", "compute",
-                  "bubble", "", "arena MB", "memory MB", "again ms", "beside", "instructions");
+      fmt::format("{:<8} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>10} {:>8} {:>12}\n", "stage", "step ms", "compute",
+                  "bubble", "", "arena MB", "memory MB", "recomputed", "beside", "instructions");
   double end = 0;
   for (std::size_t stage = 0; stage < planned.stages.size(); ++stage) {
     const ir::Plan& plan = planned.stages[stage];
-    double again_ms = 0, beside_ms = 0;
+    double recomputed_ms = 0, beside_ms = 0;
     for (const schedule::RecomputedSite& site : schedule::recomputed_sites(plan.program, plan.predicted)) {
-      again_ms += site.ms;
+      recomputed_ms += site.ms;
       beside_ms += site.beside_ms;
     }
-    text +=
-        fmt::format("{:<8} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.1f}% {:>8} {:>9} {:>8.1f} {:>8.1f} {:>12}\n", stage,
-                    times.makespan, times.compute[stage], times.bubble[stage],
-                    100 * times.bubble[stage] / times.makespan, in_megabytes(plan.arena_bytes),
-                    in_megabytes(schedule::plan_bytes(plan)), again_ms, beside_ms, plan.program.instructions.size());
+    text += fmt::format("{:<8} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.1f}% {:>8} {:>9} {:>10.1f} {:>8.1f} {:>12}\n", stage,
+                        times.makespan, times.compute[stage], times.bubble[stage],
+                        100 * times.bubble[stage] / times.makespan, in_megabytes(plan.arena_bytes),
+                        in_megabytes(schedule::plan_bytes(plan)), recomputed_ms, beside_ms,
+                        plan.program.instructions.size());
     for (const ir::Interval& when : plan.predicted) end = std::max(end, when.end);
   }
   if (times.least > 0)

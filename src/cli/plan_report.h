@@ -11,7 +11,7 @@ namespace lancet::cli {
 std::string pass_table(const planner::PlanReport& report);    // a row for each pass that made the plan
 std::string policy_table(const planner::PlanReport& report);  // a row for each policy
 std::string schedule_text(const run::PlannedStep& planned);   // the chosen plan: ranges, size, lower bound
-// What fits the memory limit, what the backward pass makes again and what that costs; empty if there is neither.
+// What fits the memory limit, what the backward pass recomputes and what that costs; empty if there is neither.
 std::string memory_text(const run::PlannedStep& planned);
 // The computation that hides each communication, predicted and, in a line below, measured.
 std::string cover_table(const std::vector<report::Communication>& communications);

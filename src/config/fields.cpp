@@ -229,7 +229,7 @@ constexpr Field table[] = {
         "sequences per micro batch and rank that the batch is split over (mesh.data x mesh.expert)"),
     ROW(train.gradient_accumulation_steps, between(1, most_width), "micro batches per step"),
     ROW(train.memory_limit_mb, between(0, 1e9),
-        "MB for a rank's parameters, optimizer state and arena: activations that do not fit are computed again in the "
+        "MB for a rank's parameters, optimizer state and arena: activations that do not fit are recomputed in the "
         "backward pass; 0: no limit"),
     ROW(train.pipeline_schedule, any(),
         "with mesh.stage > 1: the order of micro batches on a stage; zero_bubble: weight gradients wait for gaps; "

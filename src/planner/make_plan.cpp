@@ -87,7 +87,7 @@ struct Scheduled {
   const Candidate& whole() const { return made().candidate; }
 };
 
-// Limits of the arena under which policies search, relative to that of the step in turns; 0: none.
+// Limits of the arena under which policies search, relative to that of the sequential step; 0: none.
 constexpr double memory_rungs[] = {0, 2, 1.5, 1.25, 1.1, 1.05, 1.01};
 
 // The schedules of the step by policy. Each policy searches under fixed limits of parts and of memory, the rungs, each
@@ -101,7 +101,7 @@ class Schedules {
         crosses_steps_(request.overlap.across_steps),
         pipeline_(pipeline),
         arena_bytes_(std::numeric_limits<std::int64_t>::max()),
-        in_turns_bytes_(step.arena_bytes()) {
+        sequential_bytes_(step.arena_bytes()) {
     if (!forces_parts() || step.wanted_counts().empty()) steps_.push_back({step.in_parts(1, 1), step.in_parts(1, 1)});
     int before = 1;
     for (const int parts : step.wanted_counts()) {
@@ -133,7 +133,7 @@ class Schedules {
   }
   // Under the lowest limit of memory; for a policy of which no schedule fits.
   const Scheduled& least_memory(const Policy& policy) { return *of(index_of(policy.name), 0).back(); }
-  const Scheduled& in_turns() { return *of(index_of(sequential), 0).front(); }
+  const Scheduled& without_overlap() { return *of(index_of(sequential), 0).front(); }
   // Of what best() returns from now on.
   void limit_memory(double factor) { arena_bytes_ = bytes_of(factor); }
 
@@ -158,7 +158,7 @@ class Schedules {
 
   // Of the arena, from overlap.memory_factor.
   std::int64_t bytes_of(double factor) const {
-    return factor == 0 ? std::numeric_limits<std::int64_t>::max() : std::int64_t(factor * double(in_turns_bytes_));
+    return factor == 0 ? std::numeric_limits<std::int64_t>::max() : std::int64_t(factor * double(sequential_bytes_));
   }
   bool forces_parts() const { return request_.overlap.parts > 1; }
   bool fits(const Scheduled& one, bool within_budget) const {
@@ -286,7 +286,7 @@ class Schedules {
   const PlanRequest& request_;
   const bool crosses_steps_;  // the end of a step may run in the next one
   const Pipeline& pipeline_;  // after the step passes
-  std::int64_t arena_bytes_, in_turns_bytes_;
+  std::int64_t arena_bytes_, sequential_bytes_;
   std::vector<InParts> steps_;               // by limit of parts
   std::vector<std::vector<OfPolicy>> made_;  // by policy and limit of parts
 };
@@ -332,7 +332,7 @@ LowerBound lower_bound_of(const Candidate& unsplit, const cost::Interference& in
 
 const Scheduled& choose(Schedules& schedules, const PlanRequest& request, PlanReport& report) {
   const config::Overlap& overlap = request.overlap;
-  const Scheduled& first = schedules.in_turns();
+  const Scheduled& first = schedules.without_overlap();
   const std::size_t policy = Schedules::index_of(overlap.policy);
   const Scheduled* wanted = schedules.best(policy);
   if (!wanted) {
@@ -390,7 +390,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
     const bool asked = policy.name == sequential || policy.name == request.overlap.policy;
     if (!(asked || (all && is_compared(policy, request.micro_batches)))) continue;
     const Scheduled* tried =
-        policy.name == sequential ? &schedules.in_turns() : schedules.best(Schedules::index_of(policy.name));
+        policy.name == sequential ? &schedules.without_overlap() : schedules.best(Schedules::index_of(policy.name));
     const Scheduled& shown = tried ? *tried : schedules.least_memory(policy);
     const Candidate& whole = shown.whole();
     made.policies.push_back({std::string(policy.name), whole.how + (tried ? "" : "; more than the memory allows"),
@@ -398,7 +398,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   }
   made.passes = passes.runs();
   made.requested = request.overlap.policy;
-  made.lower_bound = lower_bound_of(schedules.in_turns().whole(), step.costs().interference());
+  made.lower_bound = lower_bound_of(schedules.without_overlap().whole(), step.costs().interference());
   *report = std::move(made);
   return plan;
 }
@@ -465,7 +465,7 @@ std::vector<std::vector<Made>> schedule_micro_batch(const Step& step, std::span<
     made.emplace_back();
     for (const std::string_view policy : policies) {
       const Scheduled* best = schedules.best(Schedules::index_of(policy));
-      made.back().push_back(*(best ? *best : schedules.in_turns()).one);
+      made.back().push_back(*(best ? *best : schedules.without_overlap()).one);
     }
   }
   return made;

@@ -2,7 +2,7 @@
 // this build makes of the config: the header names the same model, optimizer, ranks and build; the Program passes the
 // checks of ops (shapes, types) and of plans (order, streams, memory); offsets are aligned; predictions are times; and
 // it has the same named tensors, updates, outputs and instructions, whether they are of this step or of the step
-// before, and sums as many gradients; besides, it may make values of the forward pass again. Which tensors an
+// before, and sums as many gradients; besides, it may recompute values of the forward pass. Which tensors an
 // instruction reads is the editor's responsibility. With several ranks, all must read the same text.
 #include "lancet/planner/from_config.h"
 
@@ -103,7 +103,7 @@ std::int64_t reduced_bytes(const ir::Program& program) {
   return std::int64_t(bytes);
 }
 
-// What the backward pass of a step may make again: the lines of these instructions, by micro batch.
+// What the backward pass of a step may recompute: the lines of these instructions, by micro batch.
 std::set<std::string> repeatable_content(const ir::Program& step) {
   std::set<std::string> lines;
   for (ir::Instruction at : step.instructions) {

@@ -178,7 +178,7 @@ class StagePlanner {
     LANCET_TRY(try_orders(kept_, limits));
     for (double share = 1 - share_step; !best_.orders && share > 0; share -= share_step)
       if (const OfStages stages = recomputing().within(memory_.arenas(share)); are_within(arenas_of(stages), most_))
-        LANCET_TRY(try_orders(stages, {memory_.arenas(share)}));
+        LANCET_TRY(try_orders(stages, {memory_.arenas(share), memory_.arenas(share + share_step)}));
     if (!best_.orders) {
       const OfStages least = recomputing().within(std::vector<std::int64_t>(steps_.size()));
       LANCET_TRY(check_limit(least));

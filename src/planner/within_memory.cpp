@@ -1,5 +1,5 @@
-// What is made again is chosen for the step in turns, before a policy schedules it (RecomputeChoices). A policy that
-// overlaps more may keep more alive at once, so it plans the step with several choices, from none on: each needs a
+// What is recomputed is chosen for the step without overlap, before a policy schedules it (RecomputeChoices). A policy
+// that overlaps more may keep more alive at once, so it plans the step with several choices, from none on: each needs a
 // fixed share of the memory of the step that keeps everything, whatever the budget is. The fastest plan that fits is
 // taken. Where the memory does not bind the plan that keeps everything, no other is made; elsewhere choices end where
 // their computation alone takes longer than the best plan. If no plan of the policy fits, sequential runs.
@@ -21,21 +21,21 @@ namespace lancet::planner {
 
 // A greedy search. The step with the choice up to here has a peak of values alive at once, if it runs in program order,
 // beside what other micro batches in flight keep from their forward to their backward pass.
-// The next value made again is the one that takes most from what is alive above a level a little below this peak, added
-// up over the instructions, for each millisecond that it costs. Both are exact for the whole choice: that a chain of
-// values has to be made again, or that operands have to be kept longer, is counted. The search ends where no further
+// The next value to recompute is the one that takes most from what is alive above a level a little below this peak,
+// added up over the instructions, for each millisecond that it costs. Both are exact for the whole choice: that a chain
+// of values has to be recomputed, or that operands have to be kept longer, is counted. The search ends where no further
 // value lowers the peak.
 //
 // Values are tried in the order of what they were worth when last tried, until one is still worth more than the next
 // one was: what a value is worth changes little from choice to choice. A choice does not depend on the memory that is
-// asked for, so less memory makes again what more memory does, and more.
+// asked for, so less memory recomputes what more memory does, and more.
 namespace {
 
 using ir::TensorId;
 
 // The level is below the peak by this share of it.
 constexpr std::int64_t depth = 16;
-// Milliseconds that making a value again costs at least.
+// Milliseconds that recomputing a value costs at least.
 constexpr double least_ms = 1e-4;
 
 // The lives of blocks of memory, from the first to the last place that touches each.
@@ -115,7 +115,7 @@ RecomputeChoices::RecomputeChoices(const ir::Program& step, std::vector<double> 
   links_.push_back({.peak_bytes = live(chosen_, 0).peak});
 }
 
-// The values that are made again have blocks of their own behind those of the step.
+// Recomputed values have blocks of their own behind those of the step.
 RecomputeChoices::Live RecomputeChoices::live(const std::vector<bool>& chosen, std::int64_t level) const {
   const std::vector<passes::Recomputation::Place> order = values_.order(chosen);
   const auto tensors = std::int32_t(block_.size());
@@ -224,7 +224,7 @@ namespace {
 
 constexpr std::int64_t mb = 1'000'000;
 
-// Shares of the arena of the step in turns that keeps everything.
+// Shares of the arena of the step without overlap that keeps everything.
 constexpr double kept_shares[] = {1, 0.8, 0.6, 0.4, 0.2, 0};
 
 class WithinMemory {
@@ -339,7 +339,7 @@ class WithinMemory {
 
 Error memory_limit_too_small(std::int64_t least_bytes, const PlanRequest& request) {
   return config_error(
-      fmt::format("train.memory_limit_mb: expected at least {}, with all computed again that can be, found {}",
+      fmt::format("train.memory_limit_mb: expected at least {}, with all recomputed that can be, found {}",
                   (least_bytes + mb - 1) / mb, request.memory_limit / mb));
 }
 

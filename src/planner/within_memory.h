@@ -1,4 +1,4 @@
-// Plans a step within a memory: makes values again in the backward pass as far as the memory asks for it.
+// Plans a step within a memory: recomputes values in the backward pass as far as the memory asks for it.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace lancet::planner {
 
-// Which values a step makes again in the backward pass so that it fits a memory (passes/passes.h).
+// Which values a step recomputes in the backward pass so that it fits a memory (passes/passes.h).
 
 struct RecomputeChoice {
   std::vector<bool> chosen;      // per instruction of the step
-  std::int64_t arena_bytes = 0;  // of the step with these made again, as it will run
+  std::int64_t arena_bytes = 0;  // of the step with these recomputed, as it will run
   bool is_least = false;         // no other choice of the chain needs less
   bool any() const;
 };
@@ -31,7 +31,7 @@ struct StepOrder {
 };
 StepOrder in_turns();
 
-// The choices of a step, from none on, each with one more value made again than the one before.
+// The choices of a step, from none on, each with one more value recomputed than the one before.
 class RecomputeChoices {
  public:
   // ms: the time of each instruction, or any measure of it. step: one micro batch, as for passes::Recomputation, which
@@ -40,7 +40,7 @@ class RecomputeChoices {
 
   // The first choice whose step has an arena of at most that; if there is none, the one that needs least.
   RecomputeChoice within(std::int64_t arena_bytes);
-  // The arena of the step if nothing is made again.
+  // The arena of the step if nothing is recomputed.
   std::int64_t all_kept_bytes() { return choice_of(0).arena_bytes; }
   // The step with this choice: its Program.
   ir::Program program(const RecomputeChoice& choice) const { return values_.run(choice.chosen); }

@@ -63,7 +63,7 @@ class DwSchedule {
   }
 
   // Finds the computation that is independent of some all-to-all: dWs, updates that wait for no all-reduce, what is
-  // made again, and computation beside an MoE layer, such as the gate's gradient. Of the forward pass it takes only
+  // recomputed, and computation beside an MoE layer, such as the gate's gradient. Of the forward pass it takes only
   // instructions that no computation needs: the parts of a partitioned range are independent of each other's
   // all-to-alls too, but the partition decides their order.
   void find_movable() {
@@ -80,7 +80,7 @@ class DwSchedule {
       const auto later = std::lower_bound(all_to_alls_.begin(), all_to_alls_.end(), id_of(i));
       Movable movable;
       movable.ms = op_costs_[i].ms;
-      // What is made again moves no further than under the all-to-all before it: it would keep the memory that it is to
+      // What is recomputed moves no further than under the all-to-all before it: it would keep the memory that it is to
       // free.
       for (auto at = all_to_alls_.begin(); at != all_to_alls_.end(); ++at)
         movable.allowed.push_back(labels.overlappable(id_of(i), std::size_t(at - all_to_alls_.begin())) &&

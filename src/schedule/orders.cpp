@@ -89,7 +89,7 @@ void hold_messages_for_fillers(std::vector<Job>& jobs) {
   }
 }
 
-// What is made again could run as soon as the forward pass has made what it reads, and would then keep memory that it
+// What is recomputed could run as soon as the forward pass has made what it reads, and would then keep memory that it
 // is to free. It waits for the computation before the last message of the backward pass that precedes it, so that it
 // may run beside that message, or, before the first message, for the computation right before it. jobs: of the
 // program's instructions from `begin` on.

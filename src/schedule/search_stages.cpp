@@ -10,7 +10,7 @@
 // begins with more than they have, and is taken down where a planned arena is too large.
 //
 // A receive has no operand, so nothing in the program keeps it from running far ahead of its reader, and its memory
-// from being occupied. It therefore needs the computation that has ended last when it starts. What is computed again
+// from being occupied. It therefore needs the computation that has ended last when it starts. What is recomputed
 // could run right after the forward pass, and free nothing. It needs what its backward pass computes before it, or the
 // gradient that this pass begins with, so that it may run beside an all-to-all.
 //
@@ -74,7 +74,7 @@ struct StageMemory {
 
 namespace {
 
-// The dependencies with those of what is computed again.
+// The dependencies with those of what is recomputed.
 Dependencies with_late_recompute(const RankClass& stage, const std::vector<Kind>& kinds) {
   Dependencies needed = stage.needed, extra(needed.size());
   std::vector<ir::InstructionId> last(std::size_t(ir::micro_batches(stage.program)));

@@ -31,10 +31,6 @@ std::int64_t slots_of(const config::Config& config, std::int64_t experts) {
          model::capacity(config.model.kept_factor(), tokens / groups, experts, config.model.num_experts_per_tok);
 }
 
-// More than the mean error of predicted steps on emulated devices. Where the prediction has changed by less, the load
-// has not left the planned one as far as the simulator can tell.
-constexpr double prediction_error = 0.016;
-
 constexpr std::int64_t most_recorded = 16;  // steps between two comparisons whose counts are kept
 
 // The micro batch of the program in which the tensor was made. What closes the step belongs to the last one.
@@ -276,9 +272,10 @@ Result<std::optional<Replanning::Departure>> Replanning::after_step(std::int64_t
   if (const auto compared = loads_of(history_.compared)) {
     LANCET_ASSIGN(expected_ms, run::predicted_ms(plans, micro_batches_, compared));
   }
-  // The counts are sums over the ranks and the costs are the same on all, so that the ranks find the same.
+  // The counts are sums over the ranks and the costs are the same on all, so that the ranks find the same. Where the
+  // prediction has changed by less, the load has not left the planned one as far as the simulator can tell.
   LANCET_ASSIGN(const bool departs,
-                comm::any(world, std::abs(departure.predicted_ms / expected_ms - 1) > prediction_error));
+                comm::any(world, std::abs(departure.predicted_ms / expected_ms - 1) > planner::prediction_error));
   if (departs) history_.compared = history_.recorded;
   history_.recorded.clear();
   history_.steps = 0;

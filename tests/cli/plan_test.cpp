@@ -378,7 +378,7 @@ TEST_CASE("plan says why the end of a step does not run in the next one: the mem
       {"why: lancet runs sequential: predicted ", border + "nothing left to the next step makes a step 0.2% shorter"});
 }
 
-TEST_CASE("plan fits a step into a memory limit, says what is computed again, and refuses a limit that nothing fits") {
+TEST_CASE("plan fits a step into a memory limit, says what is recomputed, and refuses a limit that nothing fits") {
   const TemporaryFolder folder;
   const std::string command = "plan " LANCET_SOURCE_DIR "/configs/bench-overlap.json --ranks 2 --on ethernet-10g-cpu ";
   const std::string limit = "--set train.memory_limit_mb=";
@@ -386,9 +386,8 @@ TEST_CASE("plan fits a step into a memory limit, says what is computed again, an
   INFO(refused.output);
   CHECK(refused.code == 2);
   CHECK(refused.lines_with("error: ") == 1);
-  const auto least =
-      test::match(refused.output,
-                  "train.memory_limit_mb: expected at least ([0-9]+), with all computed again that can be, found 10");
+  const auto least = test::match(
+      refused.output, "train.memory_limit_mb: expected at least ([0-9]+), with all recomputed that can be, found 10");
   REQUIRE(least.size() == 2);
   const std::string file = folder / "plan.ir";
   const auto planned = lancet(command + limit + least[1] + " --out " + file);
@@ -402,9 +401,9 @@ TEST_CASE("plan fits a step into a memory limit, says what is computed again, an
   CHECK(std::stod(memory[1]) <= std::stod(least[1]));
   CHECK(std::stod(memory[1]) < std::stod(memory[2]));
   CHECK(std::stod(memory[3]) < std::stod(memory[4]));
-  CHECK(planned.lines_with("computed again in the backward pass: ") == 1);
+  CHECK(planned.lines_with("recomputed in the backward pass: ") == 1);
   CHECK(planned.lines_with("  h.*.moe.experts.gelu") == 1);
-  CHECK(planned.lines_with("; c computed again") == 1);
+  CHECK(planned.lines_with("; c recomputed") == 1);
   // The plan is one of the step without a limit, and keeps to a limit that it fits.
   CHECK(lancet(command + "--plan " + file).code == 0);
   CHECK(lancet(command + limit + least[1] + " --plan " + file).code == 0);

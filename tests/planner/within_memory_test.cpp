@@ -134,7 +134,7 @@ TEST_CASE("memory limit: below what any plan needs, the error has the smallest l
   const Error refused = test::refused(planner::make_plan(limited_model(), r));
   CHECK(refused.code == ExitCode::config);
   const std::string before = "train.memory_limit_mb: expected at least ";
-  const std::string after = ", with all computed again that can be, found 1";
+  const std::string after = ", with all recomputed that can be, found 1";
   REQUIRE(refused.message.starts_with(before));
   REQUIRE(refused.message.ends_with(after));
   const std::int64_t least = std::stoll(refused.message.substr(before.size()));

@@ -104,7 +104,7 @@ TEST_CASE("a large sequential step is said to take long, with all its micro batc
   CHECK(told(accumulating, {}));
 }
 
-TEST_CASE("planning with several choices of what is computed again is said to take long once") {
+TEST_CASE("planning with several choices of what is recomputed is said to take long once") {
   const config::Config large = with_layers(60, "dw");
   const test::DeclaredCosts costs;
   const auto kept = test::good(planner::plan_step({large, 2}, {.costs = &costs}));

@@ -221,6 +221,37 @@ TEST_CASE(
   CHECK(listed >= 5);
 }
 
+TEST_CASE("stages: more memory never makes a step longer, and overlap.memory_factor bounds beside a limit") {
+  const test::DeclaredCosts costs;
+  config::Config config = staged(2, 8, PipelineSchedule::searched);
+  config.mesh.expert = 2;
+  config.model.n_layer = 8;
+  config.overlap.policy = "sequential";
+  const planner::StepModel model(config, 4);
+  planner::PlanRequest request = *test::good(model.request());
+  request.costs = &costs;
+  const auto planned = [&] {
+    const auto plans = test::good(planner::make_stage_plans(model.forward, request));
+    std::int64_t bytes = 0;
+    for (const ir::Plan& plan : *plans) bytes = std::max(bytes, schedule::plan_bytes(plan));
+    return std::pair(plans->front().header.real("predicted_ms"), bytes);
+  };
+  request.overlap.memory_factor = 1;
+  request.memory_limit = std::int64_t{1} << 40;
+  const std::int64_t largest = planned().second;
+  request.overlap.memory_factor = 0;
+  CHECK(planned().second > largest);
+  double before = std::numeric_limits<double>::infinity();
+  for (int percent = 100; percent <= 170; percent += 14) {
+    INFO(percent << "% of " << largest);
+    request.memory_limit = largest / 100 * percent + 100;
+    const auto [ms, bytes] = planned();
+    CHECK(bytes <= request.memory_limit);
+    CHECK(ms <= before);
+    before = ms;
+  }
+}
+
 TEST_CASE("stages: the embedding of the first stage and the head's of the last stay equal to the bit") {
   for (const int stages : {2, 4}) {
     config::Config config = staged(stages, 2);

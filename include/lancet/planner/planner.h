@@ -20,6 +20,10 @@
 
 namespace lancet::planner {
 
+// What predicted gains were off by at most on emulated devices under even loads (docs/planning.md, "How far a predicted
+// gain is off").
+inline constexpr double prediction_error = 0.02;
+
 // The record of one pass of the pipeline that made a plan.
 struct PassRun {
   std::string name;
@@ -48,7 +52,7 @@ struct PlanRequest {
   std::vector<std::string> skip = {};  // names of passes to leave out
   bool keep_texts = false;             // PassRun::text is filled
   // The budget: bytes of a rank's parameters, states, inputs and arena. So that they suffice, values of the forward
-  // pass are made again in the backward pass (passes/passes.h). 0: no limit. An error says that no plan is within
+  // pass are recomputed in the backward pass (passes/passes.h). 0: no limit. An error says that no plan is within
   // memory_limit; the memory of the device, by default that of the costs, only bounds what a plan takes beyond the
   // smallest.
   std::int64_t memory_limit = 0, device_bytes = 0;
@@ -77,8 +81,8 @@ struct LowerBound {
 struct MemoryReport {
   std::int64_t limit = 0;
   std::int64_t bytes = 0;     // of the plan
-  std::int64_t all_kept = 0;  // of the step in turns in which nothing is made again
-  // What a micro batch keeps of its forward pass for its backward pass: in the plan, and if nothing is made again.
+  std::int64_t all_kept = 0;  // of the sequential step in which nothing is recomputed
+  // What a micro batch keeps of its forward pass for its backward pass: in the plan, and if nothing is recomputed.
   std::int64_t activations = 0, all_activations = 0;
 };
 
@@ -90,7 +94,7 @@ struct PlanReport {
   bool memory_binds = false;           // with a larger budget the requested policy would have another plan
   std::string why_not_across_steps;    // set if the requested policy would use overlap.across_steps, and does not
   LowerBound lower_bound;
-  std::optional<MemoryReport> memory;  // set if the request has a limit, or values are made again
+  std::optional<MemoryReport> memory;  // set if the request has a limit, or values are recomputed
 };
 
 // With costs, sequential replaces a policy that is predicted to be no faster, or `auto` below least_gain, unless

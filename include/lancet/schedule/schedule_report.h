@@ -32,7 +32,7 @@ struct CommunicationSite {
 // as predicted or as measured.
 std::vector<CommunicationSite> communication_sites(const ir::Program& program, std::span<const ir::Interval> when);
 
-// What the step makes again at one kind of place of the model, "h.*.mlp.gelu", for all layers and micro batches.
+// What the step recomputes at one kind of place of the model, "h.*.mlp.gelu", for all layers and micro batches.
 // Milliseconds.
 struct RecomputedSite {
   std::string op, place;

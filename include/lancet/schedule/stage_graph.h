@@ -65,10 +65,11 @@ std::vector<PassKind> pass_kinds(const ir::Program& program, const Dependencies&
 // (passes/passes.h) receives between them; each has an F, a B and a W of its own (pass_kinds), and passes are ordered
 // as those of chunks are: `stages` micro batches through one chunk, then through the next.
 //
-// one_forward_one_backward: (v - 1) stages + stages - 1 - stage times F, then F and B in turns, then the rest of B,
-// each B with its W (PipeDream-Flush, and for v > 1 the interleaved schedule; Narayanan et al., SC 2021, section 2.2).
-// The activations are at most those of `stages` micro batches. Megatron-LM runs stages - 1 - stage times F more before
-// the first B if v > 1, which keeps more of them; with B apart from W the bubble of equal passes is the same.
+// one_forward_one_backward: (v - 1) stages + stages - 1 - stage times F, then one F and one B after another, then the
+// rest of B, each B with its W (PipeDream-Flush, and for v > 1 the interleaved schedule; Narayanan et al., SC 2021,
+// section 2.2). The activations are at most those of `stages` micro batches. Megatron-LM runs stages - 1 - stage times
+// F more before the first B if v > 1, which keeps more of them; with B apart from W the bubble of equal passes is the
+// same.
 //
 // zero_bubble: the same, but W of a pass follows the B of the pass `delay` after it. The paper's delay is
 // `stage`, which keeps the activations of at most `stages` micro batches, as the first stage does without (ZB-H1; Qi et

@@ -30,7 +30,7 @@ class Step {
   const std::vector<int>& part_counts(const Cut& cut) const { return of(cut).counts; }
   std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
   bool has_all_to_all() const;                              // some of the expert stream takes time
-  // Of the step in turns, without parts, and before its program was replaced: its arena, and the bytes alive at once.
+  // Of the sequential step, without parts, and before its program was replaced: its arena, and the bytes alive at once.
   std::int64_t arena_bytes() const { return arena_bytes_; }
   std::int64_t peak_bytes() const { return peak_bytes_; }
 
@@ -115,7 +115,7 @@ struct Candidate {
 Candidate as_it_is(const Step& step, std::string how, ir::Program program, std::vector<cost::OpCost> op_costs,
                    Dependencies dependencies);
 
-// Whether the candidate's arena is at most overlap.memory_factor, if that is set, times that of the step in turns,
+// Whether the candidate's arena is at most overlap.memory_factor, if that is set, times that of the sequential step,
 // without parts.
 bool fits_memory(const Step& step, const config::Overlap& overlap, const Candidate& candidate);
 
