@@ -134,7 +134,7 @@ std::vector<std::int64_t> arenas_of(const OfStages& stages) {
 }
 
 // Shares of the memory that the largest rank takes if everything is kept, within which orders are searched.
-constexpr double memory_shares[] = {1, 1.05, 1.1, 1.15, 1.2, 1.35, 1.5, 2, 4, 8, 16};
+constexpr double memory_shares[] = {1, 1.15, 1.35, 16};
 // The distance of those for which values are recomputed.
 constexpr double share_step = 0.02;
 
@@ -228,14 +228,22 @@ class StagePlanner {
   // stages: without overlap. limits: of the arenas, ascending.
   Status try_orders(const OfStages& stages, const std::vector<std::vector<std::int64_t>>& limits) {
     LANCET_ASSIGN(const auto by_limit, by_policies(stages, limits));
+    double shortest = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < limits.size(); ++i) {
       const auto& tried = by_limit[i];
+      const double before = shortest;
+      const auto take = [&](const std::shared_ptr<Stages>& by, const StageOrders& orders) {
+        shortest = std::min(shortest, orders.ms);
+        consider(by, orders);
+      };
       for (const auto& by : tried)
-        for (const StageOrders& orders : by->passes_in_order(limits[i])) consider(by, orders);
+        for (const StageOrders& orders : by->passes_in_order(limits[i])) take(by, orders);
       const auto known = std::ranges::min_element(
           tried, {}, [&](const auto& by) { return std::pair(!by->is_forced(), by->shortest_ms(limits[i])); });
-      for (const auto& by : {tried[0], *known})
-        if (const auto orders = by->listed(limits[i])) consider(by, *orders);
+      if (const auto orders = tried[0]->listed(limits[i])) take(tried[0], *orders);
+      if (known != tried.begin())
+        if (const auto orders = (*known)->listed(limits[i])) take(*known, *orders);
+      if (i > 0 && shortest == before) break;  // more memory brings no more
     }
     return {};
   }
