@@ -94,7 +94,7 @@ Status export_hugging_face(const config::Model& model, runtime::TensorStore& sto
 // Turns a dense model into a mixture of experts: the FFN of each block that becomes one is copied to all its experts.
 // llama becomes mixtral, qwen3 qwen3_moe.
 struct Upcycle {
-  std::int64_t experts = 0;  // per layer
+  std::int64_t experts = 0;                     // per layer
   std::optional<std::int64_t> layer_freq = {};  // none: 2 for GPT-2, 1 for others
   // Standard deviation of the normal noise on each weight of an expert, relative to the root mean square of the dense
   // weights. It makes the experts differ, so that they can specialise.
