@@ -141,8 +141,10 @@ Splitter::Piece Splitter::find(Level& level) {
   for (std::size_t from = level.at; level.at < level.text.size();) {
     int found = match(from, 0);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(from, PCRE2_NO_JIT);
-    LANCET_CHECK(found > 0 || found == PCRE2_ERROR_NOMATCH, "PCRE2: error {} of the pattern {}", found,
-                 shown(level.split->pattern_));
+    LANCET_CHECK(found > 0 || found == PCRE2_ERROR_NOMATCH,
+                 "the tokenizer's pattern {} asks for more memory than PCRE2 allows in a text of {} bytes without a "
+                 "border (its error {})",
+                 shown(level.split->pattern_), level.text.size() - from, found);
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(scratch);
     const std::size_t begin = found > 0 ? ends[0] : level.text.size(), end = found > 0 ? ends[1] : begin;
     if (begin == end && begin == level.at) {  // an empty match is a border, and here is one already

@@ -308,8 +308,12 @@ Status TokenFile::read(std::uint64_t first, std::span<TokenId> out) const {
                            : layout.bytes_per_token == 4 ? widen<std::uint32_t>(from, limit, out)
                                                          : widen<std::uint64_t>(from, limit, out);
   if (good == out.size()) return {};
-  return data_error(fmt::format("{}: expected ids below {}, found {} at token {}", path().string(), limit,
-                                static_cast<std::uint32_t>(out[good]), first + good));
+  const std::size_t at = good * std::size_t(layout.bytes_per_token);
+  const std::int64_t found = layout.bytes_per_token == 2   ? load<std::uint16_t>({from, at + 2}, at)
+                             : layout.bytes_per_token == 4 ? load<std::int32_t>({from, at + 4}, at)
+                                                           : load<std::int64_t>({from, at + 8}, at);
+  return data_error(
+      fmt::format("{}: expected ids below {}, found {} at token {}", path().string(), limit, found, first + good));
 }
 
 namespace {

@@ -228,9 +228,14 @@ TEST_CASE("Megatron-LM's token files are read by their index") {
   check(2, bytes_of<std::uint16_t>(ids), 8);
   check(4, bytes_of<std::int32_t>(ids), 4);
   check(8, bytes_of<std::int64_t>(ids), 5);
-  spit(folder / "m.bin", bytes_of<std::int64_t>({3, -1, 7}) + std::string(997 * 8, '\0'));
-  Ids read(3);
-  CHECK_THAT(error_of(value(TokenFile::open(folder / "m.bin", 50000)).read(0, read)), Contains("at token 1"));
+  for (const std::int64_t id : {std::int64_t{-1}, (std::int64_t{1} << 32) + 5}) {
+    std::string bytes = bytes_of<std::int64_t>(ids);
+    put(bytes, 8, id);
+    spit(folder / "m.bin", bytes);
+    Ids read(3);
+    CHECK_THAT(error_of(value(TokenFile::open(folder / "m.bin", 50000)).read(0, read)),
+               Contains(fmt::format("found {} at token 1", id)));
+  }
   const std::string index = megatron_index(5, 8, lengths);
   const auto refused = [&](std::size_t at, auto number, const std::string& what) {
     std::string wrong = index;
