@@ -66,14 +66,15 @@ Status RunStart::begin_from(const std::filesystem::path& folder) {
   LANCET_TRY(comm::agree(world, data::check_same(saved, state_.tokenizer)));
   LANCET_TRY(make_trainer());
   Status loaded = models::load_parameters(*opened, state_.trainer->store());
-  if (loaded.ok() && state_.is_rank0()) {
-    loaded = opened->check_head();
-    const std::filesystem::path run = state_.config.log.run_dir;
-    if (loaded.ok()) loaded = opened->keep_files(run / config::source_folder);
-    if (auto bounds = opened->bounds(tokenizer.has_value()); loaded.ok())
-      loaded = bounds.ok() ? run::write_bounds(run, *bounds) : Status(bounds.error());
-  }
+  if (loaded.ok() && state_.is_rank0()) loaded = opened->check_head();
   LANCET_TRY(comm::agree(world, loaded));
+  const auto keep = [&]() -> Status {
+    const std::filesystem::path run = state_.config.log.run_dir;
+    LANCET_TRY(opened->keep_files(run / config::source_folder));
+    LANCET_ASSIGN(const data::TextBounds bounds, opened->bounds(tokenizer.has_value()));
+    return run::write_bounds(run, bounds);
+  };
+  LANCET_TRY(comm::broadcast_status(world, state_.is_rank0() ? keep() : Status(), 0));
   if (state_.tokenizer.hash == 0) state_.tokenizer = saved;
   from_ = folder;
   return {};

@@ -184,6 +184,7 @@ TEST_CASE("a model is read from a whole checkpoint, whatever is left of the file
   const test::TemporaryFolder folder;
   const std::string run = folder / "run", bounds = run + "/generation_config.json";
   REQUIRE(test::lancet("import " + from_gpt2 + " --out " + run).code == 0);
+  std::filesystem::remove_all(run + "/hugging_face");
   folder.write("run/generation_config.json", R"({"eos_token_id": 7})");
   folder.write("run/config.json", GENERATE("", R"({"model": {"n_la)"));
   const auto sound = test::lancet("export --to hf --from " + run + " --out " + (folder / "sound"));
