@@ -8,8 +8,9 @@ inline constexpr std::string_view common_names[] = {"vocab_size", "initializer_r
 
 // The blocks of Llama.
 inline constexpr std::string_view rotary_names[] = {
-    "num_hidden_layers", "num_attention_heads",     "num_key_value_heads", "head_dim",   "hidden_size",
-    "intermediate_size", "max_position_embeddings", "rms_norm_eps",        "rope_theta", "tie_word_embeddings"};
+    "num_hidden_layers", "num_attention_heads", "num_key_value_heads",     "head_dim",
+    "hidden_size",       "intermediate_size",   "max_position_embeddings", "rms_norm_eps",
+    "rope_theta",        "rope_scaling",        "tie_word_embeddings"};
 
 inline constexpr std::string_view attention_bias_name[] = {"attention_bias"};
 
