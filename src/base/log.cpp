@@ -1,9 +1,11 @@
 #include "lancet/base/log.h"
 
 #include <fmt/format.h>
+#include <spdlog/details/os.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <string_view>
 
@@ -48,7 +50,11 @@ void write(Level level, fmt::string_view format, fmt::format_args arguments) {
 }
 
 void set_up(int rank, int ranks) {
-  auto logger = std::make_shared<spdlog::logger>("lancet", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  // The descriptor is asked, since stderr may be a stream of the program's own.
+  const bool colored = ::isatty(STDERR_FILENO) != 0 && spdlog::details::os::is_color_terminal();
+  auto logger =
+      std::make_shared<spdlog::logger>("lancet", std::make_shared<spdlog::sinks::stderr_color_sink_mt>(
+                                                     colored ? spdlog::color_mode::always : spdlog::color_mode::never));
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   const std::string where = rank > 0 && ranks > 1 ? fmt::format("[rank {}] ", rank) : "";
   formatter->add_flag<Text>('*').set_pattern("%^" + where + "%*%$");

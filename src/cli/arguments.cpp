@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "lancet/base/clock.h"
+#include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
 #include "lancet/planner/planner.h"
@@ -36,12 +37,16 @@ std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all();
+  add_accept_option(command, arguments->accepted);
   command.footer("Fields of CONFIG, with their defaults:\n" + config::describe());
   return arguments;
 }
 
 Result<config::Config> load_config(const ConfigArguments& arguments) {
-  auto config = config::load(arguments.file, arguments.overrides);
+  std::vector<std::string> overrides = arguments.overrides;
+  if (!arguments.from.empty()) overrides.push_back("model.from=" + json_text(nlohmann::json(arguments.from)));
+  auto config = arguments.file.empty() ? config::parse("{}", "--from " + arguments.from, overrides, arguments.accepted)
+                                       : config::load(arguments.file, overrides, arguments.accepted);
   if (config.ok()) LANCET_TRY(planner::check_policy(config->overlap.policy));
   return config;
 }
@@ -62,14 +67,25 @@ std::chrono::milliseconds configured_timeout(const ConfigArguments& arguments) {
 }
 
 CLI::Option* add_from_option(CLI::App& command, std::string& from) {
-  return command.add_option("--from", from, "A run folder (its newest complete checkpoint) or a checkpoint's folder")
+  return command
+      .add_option(
+          "--from", from,
+          "A run folder (its newest complete checkpoint), a checkpoint's folder, or one of Hugging Face's format")
       ->required()
       ->type_name("RUN");
+}
+
+void add_accept_option(CLI::App& command, std::vector<std::string>& accepted) {
+  command
+      .add_option("--accept-field", accepted,
+                  "A field of a Hugging Face folder's config.json that is passed over although nothing is known of it")
+      ->type_name("NAME");
 }
 
 std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
   auto arguments = std::make_shared<FromArguments>();
   add_from_option(command, arguments->from);
+  add_accept_option(command, arguments->accepted);
   command.add_option("--dtype", arguments->dtype, "fp32 or bf16; default: as the model was trained")
       ->check(CLI::IsMember({"fp32", "bf16"}));
   command.add_option("--device", arguments->device, "cpu or cuda; default: as the model was trained")
@@ -81,6 +97,7 @@ std::shared_ptr<FromArguments> add_from_arguments(CLI::App& command) {
 
 models::LoadOptions FromArguments::options(int local_ranks) const {
   models::LoadOptions options{.local_ranks = local_ranks, .threads = threads, .dtype = {}};
+  options.accepted = accepted;
   if (!dtype.empty()) options.dtype = dtype == "bf16" ? DType::bf16 : DType::f32;
   if (!device.empty()) options.device = device == "cuda" ? config::Device::cuda : config::Device::cpu;
   return options;

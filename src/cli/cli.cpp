@@ -1,16 +1,13 @@
 #include "lancet/cli/cli.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <initializer_list>
+#include <sstream>
 #include <string_view>
-#include <system_error>
 
 #include "commands.h"
 #include "lancet/base/exceptions.h"
@@ -58,8 +55,9 @@ std::string usage_line(const CLI::App& app, const CLI::ParseError& error) {
 int usage(const CLI::App& app, const CLI::ParseError& error, bool is_rank0) {
   if (error.get_exit_code() == 0) {  // --help, --version, --cuts
     if (!is_rank0) return 0;
-    app.exit(error);
-    const Status printed = print("");
+    std::ostringstream text;
+    app.exit(error, text);
+    const Status printed = print(text.str());
     return printed.ok() ? 0 : report(printed.error());
   }
   if (is_rank0) log::error("{}", usage_line(app, error));
@@ -86,32 +84,8 @@ int report(const Error& error) {
   return static_cast<int>(error.code);
 }
 
-Status print(const std::string& text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (written && std::ferror(stdout) == 0) return {};
-  return data_error(fmt::format("cannot write standard output: {}", std::strerror(errno)));
-}
-
-Status all_printed(const std::function<Status()>& command) {
-  try {
-    LANCET_TRY(command());
-  } catch (const std::system_error&) {  // thrown by fmt if standard output fails
-    if (std::ferror(stdout) == 0) throw;
-  }
-  return print("");
-}
-
-// Opens descriptors 0 to 2 that are closed, so that no file gets one of them, into which the log would then be written.
-// Reading the first and writing the other two fail as before, since they are open for the opposite (as glibc does it
-// for programs with other rights than their user's).
-void open_standard_descriptors() {
-  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
-      ::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // the least one that is closed
-}
-
 int main(int argc, char** argv) {
-  open_standard_descriptors();
+  open_standard_streams();
   const comm::Launch launch = comm::detect_launch();
   log::set_up(launch.rank, launch.size);
   if (launch.rank == 0) announce_signals();  // a launcher passes a signal on to all ranks; only one reports it
@@ -192,13 +166,11 @@ int run_ranked(const std::function<Status(comm::Communicator&, int)>& body,
 }
 
 // Of the two ways to handle signals, the one that a command installs last holds: main() calls announce_signals() on
-// rank 0 for every command, training catch_stop_signals(). Handlers use only write(), sigaction(), raise() and
-// lock-free atomics. Signals that were ignored at the start (nohup) stay ignored.
+// rank 0 for every command, training catch_stop_signals(). Handlers use only write(), poll(), sigaction(), raise()
+// and lock-free atomics. Signals that were ignored at the start (nohup) stay ignored.
 namespace {
 
-void say(std::string_view text) {
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-}
+void say(std::string_view text) { write_waiting(STDERR_FILENO, text); }
 
 void say_name(int signal) {
   say("SIG");

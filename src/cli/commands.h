@@ -36,7 +36,13 @@ AddCommand add_bench_ops, add_bench_network, add_bench_policies;  // of `lancet 
 // their start has at least 30 s.
 int run_ranked(const std::function<Status(comm::Communicator&, int local_ranks)>& body,
                std::chrono::milliseconds timeout);
-int report(const Error& error);         // logs the error and returns its exit code
+int report(const Error& error);  // logs the error and returns its exit code
+
+// Opens standard descriptors that are closed, and makes stdout and stderr wait where theirs is non-blocking and full.
+void open_standard_streams();
+// Writes to a descriptor, which may be non-blocking, and returns the number of bytes: fewer than given on an error.
+// Signal handlers may call it.
+std::size_t write_waiting(int descriptor, std::string_view text);
 Status print(const std::string& text);  // writes to standard output and flushes it; a data error if that fails
 // Runs the command and returns its status, or a data error if standard output failed.
 Status all_printed(const std::function<Status()>& command);
@@ -48,7 +54,8 @@ std::string commit();
 // The CONFIG argument and --set, shared by the commands that read a config.
 struct ConfigArguments {
   std::string file;
-  std::vector<std::string> overrides;
+  std::string from;  // of the commands that have the option: model.from; CONFIG may then be missing
+  std::vector<std::string> overrides, accepted;
 };
 
 std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command);
@@ -66,9 +73,13 @@ std::string profile_folder();
 
 std::string shell_word(const std::string& word);  // as a shell reads it
 
+// --accept-field, shared by the commands that read a folder of Hugging Face's format.
+void add_accept_option(CLI::App& command, std::vector<std::string>& accepted);
+
 // --from, --dtype, --device and --threads, shared by the commands that load a trained model.
 struct FromArguments {
   std::string from, dtype, device;
+  std::vector<std::string> accepted;
   int threads = 0;
   models::LoadOptions options(int local_ranks) const;
 };

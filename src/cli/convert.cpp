@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "lancet/base/log.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/run_folder.h"
 
@@ -12,12 +13,33 @@ namespace lancet::cli {
 namespace {
 
 struct ExportArguments {
-  std::string from, to, out, dtype = "fp32";
+  std::string from, to, out, dtype;
   double shard_gb = 5;
+  std::vector<std::string> accepted;
 };
+
+models::HuggingFaceExport options_of(const ExportArguments& arguments) {
+  models::HuggingFaceExport options;
+  if (!arguments.dtype.empty()) options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
+  options.shard_bytes = arguments.shard_gb > 0
+                            ? std::max<std::int64_t>(1, static_cast<std::int64_t>(arguments.shard_gb * 1e9))
+                            : std::numeric_limits<std::int64_t>::max();
+  return options;
+}
+
+// What a folder of this format becomes: other types or shards, or one tensor for each expert.
+Status export_folder(const ExportArguments& arguments) {
+  LANCET_ASSIGN(models::HuggingFaceModel model,
+                models::import_hugging_face(arguments.from, {}, {}, arguments.accepted));
+  models::HuggingFaceExport options = options_of(arguments);
+  options.source = arguments.from;
+  options.types = model.folder.types();
+  return models::export_hugging_face(model.config.model, model.store, arguments.out, options);
+}
 
 Status export_model(const ExportArguments& arguments) {
   LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
+  if (config::is_hugging_face(arguments.from)) return export_folder(arguments);
   runtime::TensorStore store;
   const auto alone = comm::make_self();
   const auto load = [&](const run::ModelFolder& found) -> Status {
@@ -26,16 +48,15 @@ Status export_model(const ExportArguments& arguments) {
     return run::load_parameters(found.checkpoint, store);
   };
   LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, load));
-  models::HuggingFaceExport options;
-  options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
-  if (arguments.shard_gb > 0)
-    options.shard_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(arguments.shard_gb * 1e9));
-  else
-    options.shard_bytes = std::numeric_limits<std::int64_t>::max();
+  models::HuggingFaceExport options = options_of(arguments);
+  options.source = folder.source;
+  if (folder.source) {
+    LANCET_ASSIGN(options.types, models::kept_types(*folder.source));
+  }
   if (const std::string& named = folder.config.data.tokenizer; !folder.tokenizer && !named.empty())
     log::warn("{}: the run's tokenizer was not found from the current folder and is not exported", named);
   options.bounds = folder.bounds;
-  if (folder.tokenizer) {
+  if (folder.tokenizer && folder.tokenizer != folder.source) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
     LANCET_TRY(data::check_same({folder.checkpoint.manifest().tokenizer_hash, folder.name()},
                                 {tokenizer.hash(), folder.tokenizer->string()}));
@@ -44,8 +65,9 @@ Status export_model(const ExportArguments& arguments) {
   }
   LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config), store, arguments.out, options));
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
-            folder.config.model.has_moe() ? "format (model_type gpt2_moe, which transformers does not know)"
-                                          : "GPT2LMHeadModel");
+            folder.config.model.has_moe() && !folder.config.model.family().file.moe_type.empty()
+                ? "format (model_type gpt2_moe, which transformers does not know)"
+                : folder.config.model.family().file.architecture);
   return {};
 }
 
@@ -61,6 +83,7 @@ std::function<void(std::int64_t done, std::int64_t bytes)> show_in(const char* w
 struct ImportArguments {
   std::string from, out;
   models::Upcycle upcycle;
+  std::vector<std::string> accepted;
 };
 
 Status import_model(const ImportArguments& arguments) {
@@ -74,11 +97,14 @@ Status import_model(const ImportArguments& arguments) {
     return run::check_new_folder(arguments.out, bytes);
   };
   watch.progress = show_in("import");
-  LANCET_ASSIGN(models::HuggingFaceModel model, models::import_hugging_face(arguments.from, upcycle, watch));
+  LANCET_ASSIGN(models::HuggingFaceModel model,
+                models::import_hugging_face(arguments.from, upcycle, watch, arguments.accepted));
+  std::function<Status(const std::filesystem::path&)> keep;  // an upcycled model is another one
+  if (!upcycle) keep = [&](const std::filesystem::path& to) { return model.folder.keep_files(to); };
   LANCET_TRY(
-      run::save_model(arguments.out, model.config, model.store, model.tokenizer, show_in("write"), model.bounds));
+      run::save_model(arguments.out, model.config, model.store, model.tokenizer, show_in("write"), model.bounds, keep));
   log::info("{}: config.json and checkpoints/step-000000 of {}{}", arguments.out, arguments.from,
-            model.tokenizer ? ", tokenizer/" : "");
+            model.tokenizer ? ", the tokenizer" : "");
   return {};
 }
 
@@ -94,8 +120,11 @@ void add_export(CLI::App& app, Selection& selection) {
       ->check(CLI::IsMember({"hf"}));
   add_from_option(*command, arguments->from);
   command->add_option("--out", arguments->out, "The folder to create")->required()->type_name("DIR");
-  command->add_option("--dtype", arguments->dtype, "Type of the weights: fp32 or bf16")
-      ->capture_default_str()
+  add_accept_option(*command, arguments->accepted);
+  command
+      ->add_option("--dtype", arguments->dtype,
+                   "Type of the weights: fp32 or bf16; default: those of the folder that the model was imported from, "
+                   "else fp32")
       ->check(CLI::IsMember({"fp32", "bf16"}));
   add_number(*command, "--max-shard-gb", arguments->shard_gb,
              "A larger model is split into files of at most this size, or of one tensor; 0: one file", between(0, 1e6));
@@ -110,14 +139,15 @@ void add_import(CLI::App& app, Selection& selection) {
       ->required()
       ->type_name("DIR");
   command->add_option("--out", arguments->out, "The run folder to create")->required()->type_name("RUN");
+  add_accept_option(*command, arguments->accepted);
   CLI::Option* upcycle = command
                              ->add_option("--upcycle", arguments->upcycle.experts,
                                           "Replace each FFN by this number of experts, copies of it with some noise")
                              ->check(whole_between(1, 65536));
   command
       ->add_option("--moe-layer-freq", arguments->upcycle.layer_freq,
-                   "Upcycling: block i gets experts if i % this == 0")
-      ->capture_default_str()
+                   "Upcycling: block i gets experts if i % this == 0 (GPT-2, default 2), or (i + 1) % this (Qwen3, "
+                   "default 1); all of Llama's do")
       ->needs(upcycle)
       ->check(whole_between(1, 10000));
   command

@@ -203,6 +203,11 @@ void add_plan(CLI::App& app, Selection& selection) {
   CLI::App* command = app.add_subcommand(
       "plan", "Plan a training step without running it: lancet plan configs/quickstart.json --ranks 2");
   auto config_arguments = add_config_arguments(*command);
+  command->get_option("config")->required(false);
+  command
+      ->add_option("--from", config_arguments->from,
+                   "Plan the training of this folder's model, of Hugging Face's format; CONFIG may be left out then")
+      ->type_name("DIR");
   std::string policies = "Policies (overlap.policy):\n";
   for (const planner::PolicyInfo& policy : planner::policies())
     policies += fmt::format("  {:<22} {}\n", policy.name, policy.what);
@@ -265,6 +270,7 @@ void add_plan(CLI::App& app, Selection& selection) {
   for (const char* of_planning : {"--passes", "--dump", "--skip"}) given->excludes(of_planning);
   for (const char* of_text : {"--passes", "--trace"}) json->excludes(of_text);
   command->callback([config_arguments, arguments, &selection] {
+    if (config_arguments->file.empty() && config_arguments->from.empty()) throw CLI::RequiredError("config");
     selection.local = [config_arguments, arguments]() -> Status {
       LANCET_ASSIGN(const config::Config config, load_config(*config_arguments));
       return plan(config, *config_arguments, *arguments);

@@ -102,6 +102,7 @@ std::string plan_json(const run::PlannedStep& planned) {
     out["fits"] = double(planned.memory) <= *planned.available_gib * (1 << 30);
   }
   if (!planned.stages.empty()) {
+    if (planned.stage_times.least > 0) out["bound_ms"] = planned.stage_times.least;
     out["pipeline"] = stages_of(planned);
   } else {
     const auto [forward, experts] = forward_and_experts_ms(planned.plan);

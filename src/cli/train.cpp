@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "lancet/base/files.h"
+#include "lancet/base/json.h"
 #include "lancet/base/log.h"
 #include "lancet/comm/collect.h"
 #include "lancet/ops/catalogue.h"
@@ -31,23 +32,27 @@ void add_train(CLI::App& app, Selection& selection) {
                    "complete one")
       ->type_name("STEP");
   command
-      ->add_option("--init-from", *init_from,
-                   "Start with the weights of this run or checkpoint, if the run has no checkpoints of its own")
+      ->add_option(
+          "--init-from", *init_from,
+          "Start with the weights of this run, checkpoint or folder of Hugging Face's format, if the run has no "
+          "checkpoints of its own")
       ->type_name("DIR");
   command->callback([arguments, run_dir, plan, resume, init_from, &selection] {
     log::info_to_stdout();
     selection.timeout = configured_timeout(*arguments);
     selection.ranked = [arguments, run_dir, plan, resume, init_from](comm::Communicator& world,
                                                                      int local_ranks) -> Status {
-      LANCET_ASSIGN(config::Config config, load_config(*arguments, world));
+      ConfigArguments all = *arguments;
+      if (!run_dir->empty()) all.overrides.push_back("log.run_dir=" + json_text(nlohmann::json(*run_dir)));
+      LANCET_ASSIGN(const config::Config config, load_config(all, world));
       LANCET_TRY(comm::agree_on(world, "the same --resume and --init-from", *resume + '\n' + *init_from));
-      if (!run_dir->empty()) config.log.run_dir = *run_dir;
       return train::train(config, world,
                           {.local_ranks = local_ranks,
                            .profile_folder = profile_folder(),
                            .plan_file = *plan,
                            .resume = *resume,
                            .init_from = *init_from,
+                           .accepted = arguments->accepted,
                            .stop = &catch_stop_signals(world.rank() == 0)});
     };
   });

@@ -118,6 +118,9 @@ constexpr Condition emulated = {[](const Config& c, int) { return c.device == De
 // clang-format off
 constexpr Field table[] = {
     ROW(model.model_type, any(), "family of the blocks and of the names of the fields below"),
+    ROW(model.from, any(),
+        "folder of Hugging Face's format, whose model a run starts with; it has the fields below, but for those of "
+        "training (docs/models.md)"),
     ROW(model.n_layer, between(1, most_layers), "transformer blocks"),
     ROW(model.n_head, between(1, most_width), "attention heads; divides n_embd"),
     ROW(model.n_embd, between(1, most_width), "width of the residual stream"),

@@ -13,6 +13,7 @@
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/base/utf8.h"
+#include "lancet/config/hugging_face.h"
 
 namespace lancet::config {
 namespace {
@@ -278,8 +279,43 @@ Status read_fields(Config& config, const json& root, const Origin& origin) {
   return {};
 }
 
-Result<Config> config_of(const json& root, const Origin& origins) {
+// The folder whose config.json a run's model.from stands for.
+std::filesystem::path folder_of(const std::string& from, const std::string& run_dir) {
+  std::error_code ignored;
+  const std::filesystem::path run = run_dir, kept = run / source_folder;
+  const bool resumes = !run_dir.empty() && std::filesystem::exists(run / "checkpoints", ignored) &&
+                       std::filesystem::exists(kept / "config.json", ignored);
+  return resumes ? kept : std::filesystem::path(from);
+}
+
+// The model of the folder that model.from names; nothing without it.
+Status read_from(Config& config, const json& root, const Origin& origin, std::span<const std::string> accepted,
+                 std::string run_dir) {
+  const auto model = root.find("model");
+  if (model == root.end() || !model->is_object() || !model->contains("from")) return {};
+  LANCET_TRY(read_value(config, (*model)["from"], "model.from", origin));
+  const std::string from = config.model.from;
+  if (from.empty()) return {};
+  for (const auto& [key, value] : model->items())
+    if (key != "from" && std::ranges::find(training_fields(), key) == training_fields().end())
+      return config_error(fmt::format("{}: expected no such field beside model.from, whose folder has it, found {}",
+                                      origin.of("model." + key), shown(value)));
+  if (const auto log = root.find("log"); log != root.end() && log->is_object())
+    if (const auto at = log->find("run_dir"); at != log->end() && at->is_string() && *at != "") run_dir = *at;
+  LANCET_ASSIGN(config, read_hugging_face(folder_of(from, run_dir) / "config.json", accepted));
+  if (!config.model.experts_choose()) config.model.capacity_factor.reset();
+  config.model.router_group_size.reset();
+  const Train trained = config.train;
+  config.train = {};
+  config.train.seq_len = trained.seq_len;
+  config.train.lr = trained.lr;
+  return {};
+}
+
+Result<Config> config_of(const json& root, const Origin& origins, std::span<const std::string> accepted = {},
+                         const std::string& run_dir = {}) {
   Config config;
+  LANCET_TRY(read_from(config, root, origins, accepted, run_dir));
   LANCET_TRY(read_type(config, root, origins));
   LANCET_TRY(read_fields(config, root, origins));
   Model& model = config.model;
@@ -291,16 +327,25 @@ Result<Config> config_of(const json& root, const Origin& origins) {
   return config;
 }
 
-}  // namespace
-
-Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides) {
+// run_dir: replaces an empty log.run_dir.
+Result<Config> parse_in(std::string_view text, std::string_view origin, std::span<const std::string> overrides,
+                        std::span<const std::string> accepted, const std::string& run_dir) {
   LANCET_ASSIGN(json root, read_syntax(text, origin));
   Origin origins{origin, {}};
   for (const std::string& assignment : overrides) {
     LANCET_TRY(apply(root, assignment));
     origins.overridden.insert(assignment.substr(0, assignment.find('=')));
   }
-  return config_of(root, origins);
+  LANCET_ASSIGN(Config config, config_of(root, origins, accepted, run_dir));
+  if (config.log.run_dir.empty()) config.log.run_dir = run_dir;
+  return config;
+}
+
+}  // namespace
+
+Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides,
+                     std::span<const std::string> accepted) {
+  return parse_in(text, origin, overrides, accepted, {});
 }
 
 Result<Config> parse_saved(std::string_view text, std::string_view origin) {
@@ -314,7 +359,8 @@ Result<Config> parse_saved(std::string_view text, std::string_view origin) {
   return config_of(root, {origin, {}});
 }
 
-Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides) {
+Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides,
+                    std::span<const std::string> accepted) {
   std::error_code ignored;
   const bool exists = std::filesystem::exists(file, ignored), folder = std::filesystem::is_directory(file, ignored);
   const bool regular = std::filesystem::is_regular_file(file, ignored) || is_open_stream(file);
@@ -333,9 +379,7 @@ Result<Config> load(const std::filesystem::path& file, std::span<const std::stri
   if (text.size() > most_bytes)
     return config_error(
         fmt::format("{}: expected a JSON config file of at most {} MB, found more", file.string(), most_bytes >> 20));
-  LANCET_ASSIGN(Config config, parse(text, file.string(), overrides));
-  if (config.log.run_dir.empty()) config.log.run_dir = "runs/" + file.stem().string();
-  return config;
+  return parse_in(text, file.string(), overrides, accepted, "runs/" + file.stem().string());
 }
 
 }  // namespace lancet::config

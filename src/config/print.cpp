@@ -88,6 +88,7 @@ std::string to_json(const Config& config) {
   std::string_view open = "";
   bool first = true;
   for (const Field& field : fields()) {
+    if (field.path == "model.from") continue;  // other fields have what it stands for
     if (!field.is_of(config.model.family())) continue;
     const std::string_view section = section_of(field.path);
     if (section != open) {

@@ -236,26 +236,31 @@ void TextBounds::add(TokenId begin_too, std::span<const TokenId> ends_too) {
     if (std::ranges::count(ends, end) == 0) ends.push_back(end);
 }
 
-Result<TextBounds> model_bounds(const fs::path& folder, int vocab_size) {
+Result<TextBounds> bounds_in(const fs::path& file, int vocab_size) {
   const auto is_id = [](const nlohmann::json& id) {
     return id.is_number_integer() && id >= 0 && id <= std::numeric_limits<TokenId>::max();
   };
+  LANCET_ASSIGN(const auto config, read_object(file, "a model's config"));
+  const nlohmann::json begin = config.value("bos_token_id", nlohmann::json());
+  nlohmann::json ends = config.value("eos_token_id", nlohmann::json());
+  if (ends.is_null()) ends = nlohmann::json::array();
+  if (!ends.is_array()) ends = nlohmann::json::array({ends});
+  if (const auto wrong = std::ranges::find_if_not(ends, [&](const auto& id) { return is_id(id) || id == -1; });
+      wrong != ends.end())
+    return data_error(
+        fmt::format("{}: eos_token_id: expected an id or a list of ids, found {}", file.string(), shown(*wrong)));
   TextBounds bounds;
-  for (const char* name : {"generation_config.json", "config.json"}) {
-    LANCET_ASSIGN(const auto config, read_object(folder / name, "a model's config"));
-    const nlohmann::json begin = config.value("bos_token_id", nlohmann::json());
-    nlohmann::json ends = config.value("eos_token_id", nlohmann::json());
-    if (ends.is_null()) ends = nlohmann::json::array();
-    if (!ends.is_array()) ends = nlohmann::json::array({ends});
-    if (const auto wrong = std::ranges::find_if_not(ends, [&](const auto& id) { return is_id(id) || id == -1; });
-        wrong != ends.end())
-      return data_error(fmt::format("{}: eos_token_id: expected an id or a list of ids, found {}",
-                                    (folder / name).string(), shown(*wrong)));
-    if (bounds.begin < 0 && is_id(begin) && begin < vocab_size) bounds.begin = begin.get<TokenId>();
-    if (!bounds.ends.empty()) continue;
-    for (const nlohmann::json& id : ends)
-      if (is_id(id) && id < vocab_size) bounds.ends.push_back(id.get<TokenId>());
-  }
+  if (is_id(begin) && begin < vocab_size) bounds.begin = begin.get<TokenId>();
+  for (const nlohmann::json& id : ends)
+    if (is_id(id) && id < vocab_size) bounds.ends.push_back(id.get<TokenId>());
+  return bounds;
+}
+
+Result<TextBounds> model_bounds(const fs::path& folder, int vocab_size) {
+  LANCET_ASSIGN(TextBounds bounds, bounds_in(folder / "generation_config.json", vocab_size));
+  LANCET_ASSIGN(TextBounds others, bounds_in(folder / "config.json", vocab_size));
+  if (bounds.begin < 0) bounds.begin = others.begin;
+  if (bounds.ends.empty()) bounds.ends = std::move(others.ends);
   return bounds;
 }
 

@@ -1,29 +1,25 @@
-// An import first matches the names, types and shapes of all tensors with config.json's model, so that memory is
-// allocated only for weights that the files hold. Then it reads tensor by tensor: to f32, transposed if it is a Conv1D
-// weight, into the store. Upcycling writes the tensors of a dense FFN to every expert with noise, and draws the gates'
-// weights. The head must be tied: it is compared with the embedding after that was read.
+// An import fills a store of the whole model from a folder (folder.cpp), parameter by parameter in the files' order.
+// Upcycling writes a dense FFN to every expert with noise, and draws the gates' weights. An export writes the first
+// layout of each parameter (layout.h), tensor by tensor.
 #include <fmt/format.h>
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <vector>
 
 #include "files.h"
 #include "lancet/base/json.h"
-#include "lancet/base/log.h"
 #include "lancet/base/random.h"
 #include "lancet/checkpoint/safetensors.h"
-#include "lancet/data/tokenizer.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/model/transformer.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/rank_device.h"
 #include "lancet/run/run_folder.h"
+#include "layout.h"
 
 namespace lancet::models {
 namespace {
@@ -66,249 +62,115 @@ Result<runtime::TensorStore> make_store(const ir::Program& program) {
   }
 }
 
-// A tensor of a Hugging Face file, and the parameter of the model that it is or is part of.
-struct Entry {
-  std::string name;          // without "transformer."
-  Shape shape;               // in the file
-  std::string parameter;     // name in the model
-  std::int64_t expert = -1;  // of the parameter's first axis; -1: the file's tensor is the whole parameter
-  bool transposed = false;   // a Conv1D: [in, out] in the file, [out, in] here
-  // Offset of the values in the parameter, in bytes of f32. In a padded vocabulary the real tokens come first.
-  std::size_t first_byte() const {
-    return expert < 0 ? 0 : sizeof(float) * std::size_t(expert) * std::size_t(shape.elements());
-  }
-};
-
-// The names are those of the model, but each expert is a tensor of its own. Of a padded vocabulary, the file holds the
-// rows of real tokens alone.
-Entry entry_of(const config::Model& model, const model::Parameter& parameter, std::int64_t expert) {
-  const std::string_view name = parameter.name;
-  Entry entry{expert < 0 ? parameter.name : run::expert_name(name, expert), {}, parameter.name, expert};
-  for (int axis = expert < 0 ? 0 : 1; axis < parameter.shape.rank(); ++axis)
-    entry.shape.push_back(parameter.shape[axis]);
-  for (const char* layer : {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"})
-    entry.transposed = entry.transposed || name.ends_with(layer);
-  if (entry.transposed) entry.shape = {entry.shape[1], entry.shape[0]};
-  if (name == "wte.weight") entry.shape.set(0, model.vocab_size);
-  return entry;
-}
-
-// Calls f(entry) for all tensors in the order in which the model uses them, expert by expert, until the first error.
-Status for_each_entry(const config::Model& model, const std::function<Status(const Entry&)>& f) {
-  const std::vector<model::Parameter> all = model::parameters(model);
-  for (auto first = all.begin(), next = first; first != all.end(); first = next) {
-    next = std::find_if_not(first, all.end(), [](const model::Parameter& parameter) { return parameter.is_experts; });
-    for (std::int64_t expert = 0; first != next && expert < first->shape[0]; ++expert)
-      for (auto of_layer = first; of_layer != next; ++of_layer) LANCET_TRY(f(entry_of(model, *of_layer, expert)));
-    if (first == next) LANCET_TRY(f(entry_of(model, *next++, -1)));
-  }
-  return {};
-}
-
-// True for the causal masks of attention, which older files contain and which carry no weights.
-bool is_buffer(std::string_view name) {
-  return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
-}
-
-struct Wanted {
-  Entry entry;
-  FoundTensor found;
-};
+// Dense families whose mixtures are another family. A token takes two experts whose weights sum to 1, so that copies
+// without noise compute what the FFN did.
+constexpr std::pair<std::string_view, std::string_view> mixtures[] = {{"llama", "mixtral"}, {"qwen3", "qwen3_moe"}};
 
 class Import {
  public:
-  Import(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle, const ImportWatch& watch)
-      : folder_(folder), upcycle_(upcycle), watch_(watch) {}
+  Import(HuggingFaceFolder folder, const std::optional<Upcycle>& upcycle, const ImportWatch& watch)
+      : folder_(std::move(folder)), upcycle_(upcycle), watch_(watch) {}
 
   Result<HuggingFaceModel> operator()() {
-    HuggingFaceModel model;
-    LANCET_ASSIGN(model.config, read_config(folder_ / "config.json"));
-    const config::Model dense = model.config.model;
-    LANCET_ASSIGN(const TensorFiles files, TensorFiles::open(folder_));
-    LANCET_TRY(match(dense, files));
-    LANCET_TRY(upcycle(model.config));
-    model.config.train.dtype = all_bf16_ ? DType::bf16 : DType::f32;
+    HuggingFaceModel model{std::move(folder_), {}, {}};
+    model.config = model.folder.config();
+    LANCET_TRY(upcycle(model));
     const ir::Program program = whole_program(model.config.model);
-    for (const model::Parameter& p : model::parameters(model.config.model)) parameters_.emplace(p.name, p);
     bytes_in_all_ = weight_bytes(program);
     LANCET_TRY(check_whole_memory(program));
     LANCET_TRY(watch_.begin(bytes_in_all_));
     LANCET_ASSIGN(model.store, make_store(program));
-    for (const Wanted& wanted : wanted_) LANCET_TRY(read(wanted, model.store));
-    if (upcycle_) LANCET_TRY(draw_missing(model.store));
-    LANCET_TRY(check_head(files, model.config.model, model.store));
-    if (written_ < bytes_in_all_) watch_.progress(bytes_in_all_, bytes_in_all_);  // padding rows stay zero
-    model.tokenizer = tokenizer();
-    const auto named = data::model_bounds(folder_, std::numeric_limits<data::TokenId>::max());
-    if (named.ok()) {
-      LANCET_ASSIGN(model.bounds, data::model_bounds(folder_, int(dense.vocab_size)));
-      if (const auto past = std::ranges::find_if(named->ends, [&](auto id) { return id >= dense.vocab_size; });
-          past != named->ends.end())
-        log::warn("{}: eos_token_id: expected ids below the model's {}, found {}; such ids are left out",
-                  folder_.string(), dense.vocab_size, *past);
-    } else if (!model.tokenizer) {  // which would have said so
-      log::warn("{}; the model is imported without the ids that end texts", named.error().message);
-    }
+    LANCET_TRY(read(model));
+    LANCET_TRY(model.folder.check_head());
+    model.folder.close();
+    model.tokenizer = model.folder.tokenizer();
+    LANCET_ASSIGN(model.bounds, model.folder.bounds(model.tokenizer.has_value()));
     return model;
   }
 
  private:
-  Status match(const config::Model& model, const TensorFiles& files) {
-    LANCET_TRY(for_each_entry(model, [&](const Entry& entry) -> Status {
-      const auto at = files.tensors().find(entry.name);
-      if (at == files.tensors().end())
-        return data_error(fmt::format("{}: expected tensor {} [{}], found none of that name", files.origin().string(),
-                                      entry.name, to_string(entry.shape)));
-      const checkpoint::TensorInfo& info = *at->second.info;
-      if (info.shape != entry.shape || !is_weight_type(info.dtype))
-        return data_error(fmt::format("{}: {}: expected [{}] of F32, F16 or BF16, found {}",
-                                      at->second.file->path().string(), info.name, to_string(entry.shape),
-                                      to_string(info)));
-      all_bf16_ = all_bf16_ && info.dtype == "BF16";
-      wanted_.push_back({entry, at->second});
-      return {};
-    }));
-    return check_rest(files);
-  }
-
-  Status check_rest(const TensorFiles& files) const {
-    std::set<std::string_view> known;
-    for (const Wanted& wanted : wanted_) known.insert(wanted.entry.name);
-    std::size_t unknown = 0;
-    const FoundTensor* first = nullptr;
-    for (const auto& [name, found] : files.tensors()) {
-      if (known.count(name) || is_buffer(name) || name == tied_head) continue;
-      if (unknown++ == 0) first = &found;
-    }
-    if (!first) return {};
-    return data_error(fmt::format("{}: expected the {} tensors of config.json's model, found {} more: {}{}",
-                                  first->file->path().string(), wanted_.size(), unknown, first->info->name,
-                                  unknown > 1 ? ", ..." : ""));
-  }
-
-  Status upcycle(config::Config& config) const {
+  Status upcycle(HuggingFaceModel& model) const {
     if (!upcycle_) return {};
+    config::Config& config = model.config;
     if (config.model.has_moe())
       return config_error(fmt::format("upcycle: expected a dense model in {}, found a mixture of {} experts",
-                                      folder_.string(), config.model.num_local_experts.value()));
-    config.model.moe_layer_freq = upcycle_->layer_freq;
-    config.model.num_local_experts = upcycle_->experts;
-    config.model.num_experts_per_tok = 1;
+                                      model.folder.path().string(), config.model.num_local_experts.value()));
+    config::Model& made = config.model;
+    made.num_local_experts = upcycle_->experts;
+    made.num_experts_per_tok = 1;
+    made.moe_layer_freq = upcycle_->layer_freq.value_or(2);
+    const auto family =
+        std::ranges::find(mixtures, made.family().name, &std::pair<std::string_view, std::string_view>::first);
+    if (family == std::end(mixtures)) return config::check(config, 1);
+    made.model_type = config::find_family(family->second);
+    made.moe_layer_freq = upcycle_->layer_freq.value_or(1);
+    if (made.moe_layer_freq != 1 && !made.family().has("decoder_sparse_step"))
+      return config_error(fmt::format("--moe-layer-freq: expected 1, since all blocks of {} have experts, found {}",
+                                      family->second, made.moe_layer_freq));
+    made.num_experts_per_tok = std::min<std::int64_t>(2, upcycle_->experts);
+    made.norm_topk_prob = true;
     return config::check(config, 1);
   }
 
-  // The file's tensor as f32, transposed if asked for; valid until the next call. Data error: a value is not finite.
-  Result<std::span<const float>> values_of(const FoundTensor& found, bool transposed) {
-    const checkpoint::TensorInfo& info = *found.info;
-    values_.resize(static_cast<std::size_t>(info.shape.elements()));
-    if (info.dtype == "F32") {
-      LANCET_TRY(found.file->read(info, 0, std::as_writable_bytes(std::span(values_))));
-    } else {
-      bytes_.resize(info.bytes());
-      LANCET_TRY(found.file->read(info, 0, bytes_));
-      to_floats(info.dtype, bytes_, values_);
+  Status read(HuggingFaceModel& model) {
+    std::map<std::string, model::Parameter> wanted;
+    for (const model::Parameter& p : model::parameters(model.config.model)) wanted.emplace(p.name, p);
+    HuggingFaceFolder& folder = model.folder;
+    for (const std::string& name : folder.parameters()) {
+      if (wanted.erase(name) > 0) {
+        LANCET_TRY(run::fill_parameter(model.store, name, [&](const FlatRange& elements, std::span<float> values) {
+          const Status status = folder.read(name, elements, values);
+          return status.ok() ? count(values.size_bytes()) : status;
+        }));
+        continue;
+      }
+      std::string of_experts = name;  // the store has experts in place of this block's dense FFN
+      of_experts.replace(name.find(".mlp."), 5, ".moe.experts.");
+      LANCET_TRY(spread(name, wanted.at(of_experts), model));
+      wanted.erase(of_experts);
     }
-    if (const Status finite = checkpoint::check_finite(info, 0, std::as_bytes(std::span(values_))); !finite.ok())
-      return data_error(fmt::format("{}: {}", found.file->path().string(), finite.error().message));
-    if (!transposed) return std::span<const float>(values_);
-    turned_.resize(values_.size());
-    transpose(values_, info.shape[0], info.shape[1], turned_);
-    return std::span<const float>(turned_);
-  }
-
-  Status write(runtime::TensorStore& store, const runtime::NamedTensor& tensor, std::size_t at,
-               std::span<const float> values) {
-    LANCET_TRY(store.write(tensor, at, std::as_bytes(values)));
-    written_ += std::int64_t(values.size_bytes());
-    watch_.progress(written_, bytes_in_all_);
+    for (const auto& [name, parameter] : wanted) {  // what a dense model has not: the gates
+      values_.resize(std::size_t(parameter.shape.elements()));
+      model::initialize(parameter, upcycle_->seed, ir::held_elements(parameter.shape, {}, {}, 0), values_);
+      LANCET_TRY(write(model.store, name, 0, values_));
+    }
     return {};
   }
 
-  Status read(const Wanted& wanted, runtime::TensorStore& store) {
-    LANCET_ASSIGN(const std::span<const float> values, values_of(wanted.found, wanted.entry.transposed));
-    std::string name = wanted.entry.parameter;
-    const bool upcycled = !parameters_.contains(name);  // the store has experts in place of this block's dense FFN
-    if (upcycled) name.replace(name.find(".mlp."), 5, ".moe.experts.");
-    found_.insert(name);
-    return upcycled ? spread(name, values, store) : write(store, store[name], wanted.entry.first_byte(), values);
-  }
-
-  Status spread(const std::string& name, std::span<const float> values, runtime::TensorStore& store) {
+  Status spread(const std::string& dense, const model::Parameter& experts, HuggingFaceModel& model) {
+    values_.resize(std::size_t(experts.shape.elements() / experts.shape[0]));
+    LANCET_TRY(model.folder.read(dense, {0, std::ssize(values_)}, values_));
     double squares = 0;
-    for (float x : values) squares += double(x) * double(x);
-    const double deviation = upcycle_->noise * std::sqrt(squares / double(values.size()));
-    const bool noisy = parameters_.at(name).deviation && deviation != 0;
-    std::vector<float> mine(noisy ? values.size() : 0);
+    for (float x : values_) squares += double(x) * double(x);
+    const double deviation = upcycle_->noise * std::sqrt(squares / double(values_.size()));
+    const bool noisy = experts.deviation && deviation != 0;
+    std::vector<float> mine(noisy ? values_.size() : 0);
     for (std::int64_t e = 0; e < upcycle_->experts; ++e) {
       if (noisy) {
-        Philox(upcycle_->seed, stream_of(fmt::format("upcycle.{}.{}", name, e))).normals(0, mine);
-        for (std::size_t i = 0; i < values.size(); ++i) mine[i] = values[i] + float(deviation * double(mine[i]));
+        Philox(upcycle_->seed, stream_of(fmt::format("upcycle.{}.{}", experts.name, e))).normals(0, mine);
+        for (std::size_t i = 0; i < values_.size(); ++i) mine[i] = values_[i] + float(deviation * double(mine[i]));
       }
-      LANCET_TRY(write(store, store[name], std::size_t(e) * values.size_bytes(),
-                       noisy ? std::span<const float>(mine) : values));
+      LANCET_TRY(
+          write(model.store, experts.name, std::size_t(e) * values_.size() * sizeof(float), noisy ? mine : values_));
     }
     return {};
   }
 
-  // Draws what a dense model has not: the gates.
-  Status draw_missing(runtime::TensorStore& store) {
-    std::vector<float> values;
-    for (const auto& [name, parameter] : parameters_) {
-      if (found_.contains(name)) continue;
-      values.resize(static_cast<std::size_t>(parameter.shape.elements()));
-      model::initialize(parameter, upcycle_->seed, ir::held_elements(parameter.shape, {}, {}, 0), values);
-      LANCET_TRY(write(store, store[name], 0, values));
-    }
+  Status write(runtime::TensorStore& store, const std::string& name, std::size_t at, std::span<const float> values) {
+    LANCET_TRY(store.write(store[name], at, std::as_bytes(values)));
+    return count(values.size_bytes());
+  }
+
+  Status count(std::size_t bytes) {
+    watch_.progress(written_ += std::int64_t(bytes), bytes_in_all_);
     return {};
   }
 
-  // None, with a warning, if the folder's tokenizer is not complete or not sound: the weights are of use without it.
-  std::optional<run::ModelTokenizer> tokenizer() const {
-    std::error_code ignored;
-    if (std::ranges::none_of(std::array{"vocab.json", "merges.txt", "tokenizer.json"},
-                             [&](const char* file) { return std::filesystem::exists(folder_ / file, ignored); }))
-      return {};
-    auto tokenizer = data::Tokenizer::load(folder_);
-    if (tokenizer.ok()) return run::ModelTokenizer{folder_, *std::move(tokenizer)};
-    log::warn("{}; the model is imported without its tokenizer", tokenizer.error().message);
-    return {};
-  }
-
-  // Refuses a head that differs from the embedding, since it would be lost.
-  Status check_head(const TensorFiles& files, const config::Model& model, runtime::TensorStore& store) {
-    const auto at = files.tensors().find(tied_head);
-    if (at == files.tensors().end()) {
-      LANCET_ASSIGN(const bool tied, has_tied_head(folder_ / "config.json"));
-      if (tied) return {};
-      return config_error(
-          fmt::format("{}: tie_word_embeddings: expected true, or {} with the values of wte.weight, "
-                      "found false and no such tensor",
-                      (folder_ / "config.json").string(), tied_head));
-    }
-    const checkpoint::TensorInfo& info = *at->second.info;
-    const Shape shape{model.vocab_size, model.n_embd};
-    if (info.shape != shape || !is_weight_type(info.dtype))
-      return data_error(fmt::format("{}: {}: expected [{}] of F32, F16 or BF16, found {}",
-                                    at->second.file->path().string(), info.name, to_string(shape), to_string(info)));
-    LANCET_ASSIGN(const std::span<const float> head, values_of(at->second, false));
-    std::vector<float> embedding(head.size());
-    LANCET_TRY(store.read(store["wte.weight"], 0, std::as_writable_bytes(std::span(embedding))));
-    if (!std::ranges::equal(head, embedding))
-      return data_error(fmt::format("{}: {}: expected the values of wte.weight (a tied head), found others",
-                                    at->second.file->path().string(), info.name));
-    return {};
-  }
-
-  const std::filesystem::path& folder_;
+  HuggingFaceFolder folder_;
   const std::optional<Upcycle>& upcycle_;
   const ImportWatch& watch_;
   std::int64_t written_ = 0, bytes_in_all_ = 0;
-  std::vector<Wanted> wanted_;
-  std::map<std::string, model::Parameter> parameters_;  // of the model that is made
-  std::set<std::string> found_;                         // those that the files hold
-  bool all_bf16_ = true;
-  std::vector<std::byte> bytes_;  // of the tensor being read
-  std::vector<float> values_, turned_;
+  std::vector<float> values_;
 };
 
 }  // namespace
@@ -320,17 +182,45 @@ Result<runtime::TensorStore> make_whole_store(const config::Model& model) {
 }
 
 Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle,
-                                             const ImportWatch& watch) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored))
-    return data_error(
-        fmt::format("{}: expected a folder with config.json and model.safetensors, found no folder", folder.string()));
-  return Import(folder, upcycle, watch)();
+                                             const ImportWatch& watch, std::span<const std::string> accepted) {
+  LANCET_ASSIGN(HuggingFaceFolder opened, HuggingFaceFolder::open(folder, accepted));
+  return Import(std::move(opened), upcycle, watch)();
 }
 
 namespace {
 
 using checkpoint::TensorInfo;
+
+// A tensor of an export, and where its values are.
+struct Entry {
+  Piece piece;
+  std::string parameter;
+  std::int64_t columns = 1;
+  std::string name = piece.tensor, dtype = {};  // in the file
+  std::int64_t bytes() const { return piece.shape.elements() * checkpoint::element_bytes(dtype); }
+};
+
+// In the order in which the model uses them, expert by expert.
+std::vector<Entry> entries_of(const config::Model& model) {
+  const std::vector<model::Parameter> all = model::parameters(model);
+  std::vector<Entry> entries;
+  for (auto first = all.begin(), next = first; first != all.end(); first = next) {
+    next =
+        std::find_if(first + 1, all.end(), [&](const auto& other) { return !first->is_experts || !other.is_experts; });
+    const std::int64_t experts = first->is_experts ? first->shape[0] : 1;
+    std::vector<Layout> layouts;  // of the parameters of a layer's experts
+    for (auto at = first; at != next; ++at) layouts.push_back(layouts_of(model, *at).front());
+    for (std::int64_t expert = 0; expert < experts; ++expert)
+      for (std::size_t p = 0; p < layouts.size(); ++p) {
+        const auto& pieces = layouts[p].pieces;
+        const std::size_t each = pieces.size() / std::size_t(experts);
+        for (std::size_t i = 0; i < each; ++i)
+          entries.push_back(
+              {pieces[std::size_t(expert) * each + i], first[std::ptrdiff_t(p)].name, layouts[p].columns});
+      }
+  }
+  return entries;
+}
 
 struct Shard {
   std::string file;
@@ -346,17 +236,18 @@ class Export {
   // Assigns tensors to files in order; a file ends when the next tensor would not fit. Returns the bytes of all
   // tensors.
   std::int64_t plan() {
-    static_cast<void>(for_each_entry(model_, [&](const Entry& entry) -> Status {
-      const std::int64_t bytes = entry.shape.elements() * size_of(options_.dtype);
+    std::vector<Entry> entries = entries_of(model_);
+    name_types(entries);
+    for (Entry& entry : entries) {
+      const std::int64_t bytes = entry.bytes();
       if (shards_.empty() || (shards_.back().bytes > 0 && bytes > options_.shard_bytes - shards_.back().bytes))
         shards_.emplace_back();
       shards_.back().bytes += bytes;
-      shards_.back().entries.push_back(entry);
+      shards_.back().entries.push_back(std::move(entry));
       bytes_in_all_ += bytes;
-      return {};
-    }));
+    }
     for (std::size_t i = 0; i < shards_.size(); ++i)
-      shards_[i].file = shards_.size() == 1 ? std::string(single_file)
+      shards_[i].file = shards_.size() == 1 ? std::string(weights_file)
                                             : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
     return bytes_in_all_;
   }
@@ -365,48 +256,87 @@ class Export {
     folder_ = folder;
     for (const Shard& shard : shards_) LANCET_TRY(write(shard));
     if (shards_.size() > 1) LANCET_TRY(write_index());
-    return checkpoint::write_file(checkpoint::disk(), folder_ / "config.json", config_text(model_, options_));
+    LANCET_ASSIGN(const std::string text, config_text(model_, options_));
+    LANCET_TRY(checkpoint::write_file(checkpoint::disk(), folder_ / "config.json", text));
+    if (options_.source)
+      LANCET_TRY(copy_small_files(*options_.source, folder_, {"config.json", std::string(types_file)}));
+    return {};
   }
 
  private:
-  static std::string name_of(const Entry& entry) { return std::string(prefix) + entry.name; }
+  // Names and types as in the files that the model was imported from. A head that was beside a tied embedding comes
+  // again.
+  void name_types(std::vector<Entry>& entries) const {
+    std::map<std::string, std::pair<std::string, std::string>> known;  // by name with the prefix
+    const std::string_view prefix = model_.family().file.prefix;
+    for (const auto& type : options_.types) known[with_prefix(type.first, prefix)] = type;
+    if (known.contains(std::string(head)) && model_.tie_word_embeddings) {
+      entries.push_back(entries.front());  // the token embedding
+      entries.back().piece.tensor = entries.back().name = head;
+    }
+    for (Entry& entry : entries) {
+      entry.dtype = options_.dtype == DType::bf16 ? "BF16" : "F32";
+      const auto at = known.find(entry.piece.tensor);
+      if (at == known.end()) continue;
+      entry.name = at->second.first;
+      if (!options_.dtype) entry.dtype = at->second.second;
+    }
+  }
 
   Status write(const Shard& shard) {
     std::vector<TensorInfo> infos;
-    for (const Entry& entry : shard.entries)
-      infos.push_back({name_of(entry), options_.dtype == DType::bf16 ? "BF16" : "F32", entry.shape});
+    for (const Entry& entry : shard.entries) infos.push_back({entry.name, entry.dtype, entry.piece.shape});
     LANCET_ASSIGN(auto writer, checkpoint::SafetensorsWriter::create(checkpoint::disk(), folder_ / shard.file,
                                                                      std::move(infos), {{"format", "pt"}}));
     for (const Entry& entry : shard.entries) LANCET_TRY(append(entry, writer));
     return writer.finish();
   }
 
-  // Converts one tensor and appends it. The buffers take a few times the memory of the largest tensor.
+  // Converts one tensor and appends it, in blocks of rows. A transpose is one block: its buffers take a few times the
+  // memory of the largest tensor.
   Status append(const Entry& entry, checkpoint::SafetensorsWriter& writer) {
-    values_.resize(static_cast<std::size_t>(entry.shape.elements()));
-    LANCET_TRY(store_.read(store_[entry.parameter], entry.first_byte(), std::as_writable_bytes(std::span(values_))));
-    std::span<const float> values = values_;
-    if (entry.transposed) {
+    const Piece& piece = entry.piece;
+    constexpr std::int64_t most = 1 << 20;
+    const std::int64_t rows =
+        piece.transposed ? piece.count : std::max<std::int64_t>(1, most / (piece.step * entry.columns));
+    for (std::int64_t row = 0; row < piece.count; row += rows)
+      LANCET_TRY(append(entry, row, std::min(rows, piece.count - row), writer));
+    return {};
+  }
+
+  Status append(const Entry& entry, std::int64_t row, std::int64_t rows, checkpoint::SafetensorsWriter& writer) {
+    const Piece& piece = entry.piece;
+    const std::int64_t columns = entry.columns, first = (piece.row + piece.step * row) * columns;
+    values_.resize(std::size_t((piece.step * (rows - 1) + 1) * columns));
+    LANCET_TRY(run::read_f32(store_, store_[entry.parameter], sizeof(float) * std::size_t(first),
+                             std::as_writable_bytes(std::span(values_))));
+    for (std::int64_t i = 1; i < rows && piece.step > 1; ++i)
+      std::copy_n(values_.begin() + i * piece.step * columns, columns, values_.begin() + i * columns);
+    std::span<const float> values = std::span(values_).first(std::size_t(rows * columns));
+    if (piece.transposed) {
       turned_.resize(values.size());
-      transpose(values, entry.shape[1], entry.shape[0], turned_);
-      values = turned_;
+      transpose(values, rows, columns, turned_);
+      std::swap(values_, turned_);
+      values = values_;
     }
-    if (options_.dtype == DType::f32) return writer.append(std::as_bytes(values));
-    const auto large =
-        std::ranges::find_if_not(values, [](float x) { return std::isfinite(to_f32(from_f32<bf16>(x))); });
-    if (large != values.end())
-      return data_error(fmt::format("{}: expected numbers that bf16 holds, found {} at element {}; fp32 holds it",
-                                    name_of(entry), *large, large - values.begin()));
-    bytes_.resize(values.size() * std::size_t(size_of(options_.dtype)));
-    from_floats(options_.dtype, values, bytes_);
-    return writer.append(bytes_);
+    if (entry.dtype == "F32") return writer.append(std::as_bytes(values));
+    bytes_.resize(values.size() * 2);
+    from_floats(entry.dtype, values, bytes_);
+    turned_.resize(values.size());
+    to_floats(entry.dtype, bytes_, turned_);
+    const auto large = std::ranges::find_if_not(turned_, [](float x) { return std::isfinite(x); });
+    if (large == turned_.end()) return writer.append(bytes_);
+    const std::int64_t i = large - turned_.begin();
+    return data_error(fmt::format("{}: expected numbers that {} holds, found {} at element {}; fp32 holds it",
+                                  entry.name, entry.dtype == "BF16" ? "bf16" : "fp16", values[std::size_t(i)],
+                                  row * columns + i));
   }
 
   Status write_index() {
     nlohmann::ordered_json index;
     index["metadata"]["total_size"] = bytes_in_all_;
     for (const Shard& shard : shards_)
-      for (const Entry& entry : shard.entries) index["weight_map"][name_of(entry)] = shard.file;
+      for (const Entry& entry : shard.entries) index["weight_map"][entry.name] = shard.file;
     return checkpoint::write_file(checkpoint::disk(), folder_ / index_file,
                                   json_text(index, {.indent = 2, .strict = true}) + "\n");
   }
@@ -431,9 +361,9 @@ config::Model exported_model(const config::Config& config) {
 
 Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
-  if (model.model_type != &config::families::gpt2)
-    return config_error(fmt::format(
-        "model.model_type: expected \"gpt2\", the one family that is exported, found \"{}\"", model.family().name));
+  if (model.family().file.moe_type.empty() && model.has_moe() && model.router != config::Router::top_k)
+    return config_error(fmt::format("model.router: expected \"top_k\", as {} has it at Hugging Face, found \"{}\"",
+                                    model.family().name, name(model.router)));
   Export files(model, store, options);
   LANCET_TRY(run::check_new_folder(out, files.plan()));
   LANCET_ASSIGN(run::NewFolder folder, run::NewFolder::create(out));

@@ -7,53 +7,13 @@
 #include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
+#include "lancet/config/hugging_face.h"
 
 namespace lancet::models {
 namespace {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
-
-constexpr std::string_view dense_type = "gpt2", moe_type = "gpt2_moe";
-
-// Fields that have the same name in both configs. Those of `needed` are required.
-constexpr const char* needed[] = {"n_layer", "n_head", "n_embd", "n_positions", "vocab_size"};
-constexpr const char* shared[] = {"n_inner", "layer_norm_epsilon", "initializer_range"};
-constexpr const char* of_experts[] = {"moe_layer_freq",  "num_local_experts",    "num_experts_per_tok",  "router",
-                                      "capacity_factor", "router_aux_loss_coef", "router_aux_loss_scope"};
-// These are written, and may be missing where they are read.
-constexpr const char* optional_of_experts[] = {
-    "norm_topk_prob",          "moe_intermediate_size", "n_shared_experts",     "first_k_dense_replace",
-    "router_second_expert",    "router_skipped_slots",  "router_aux_loss_form", "router_jitter_noise",
-    "router_z_loss_coef",      "router_groups",         "router_topk_groups",   "routed_scaling_factor",
-    "router_bias_update_rate", "router_group_size"};
-
-// Fields that would make another model of the same tensors, with the only value that is supported, which is also the
-// default of a missing field.
-struct Fixed {
-  const char* name;
-  const char* value;            // as JSON
-  const char* synonyms = "[]";  // other values of the same meaning
-};
-constexpr Fixed fixed[] = {{"activation_function", "\"gelu_new\"",
-                            R"(["gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh"])"},
-                           {"scale_attn_weights", "true"},
-                           {"scale_attn_by_inverse_layer_idx", "false"},
-                           {"add_cross_attention", "false"},
-                           {"tie_word_embeddings", "true", "[false]"}};  // check_head() compares the two
-
-Error wrong(const std::filesystem::path& file, std::string_view field, std::string_view expected,
-            const std::string& found) {
-  return config_error(fmt::format("{}: {}: expected {}, found {}", file.string(), field, expected, found));
-}
-
-Result<json> read_json(const std::filesystem::path& file) {
-  LANCET_ASSIGN(const std::string text, read_file(file, "a Hugging Face model's config.json"));
-  LANCET_ASSIGN(json parsed, parse_json(text, file.string(), ExitCode::config));
-  if (!parsed.is_object())
-    return config_error(fmt::format("{}: expected a JSON object, found other text", file.string()));
-  return parsed;
-}
 
 using checkpoint::SafetensorsFile;
 
@@ -80,110 +40,111 @@ Result<Shards> read_index(const std::filesystem::path& path) {
   return shards;
 }
 
+// The model's fields under the family's names, and values in place of those that are null where the family's files have
+// values.
+ordered_json fields_of(const config::Model& model) {
+  config::Config config;
+  config.model = model.family().positions == config::Positions::rotary ? model.resolved() : model;
+  const json ours = json_of(config::to_json(config))["model"];
+  const config::FileFormat& format = model.family().file;
+  ordered_json fields;
+  for (const config::FileField& field : format.fields)
+    if (model.family().has(field.name)) fields[field.name] = ours[field.name];
+  if (model.has_moe())
+    for (const config::FileField& field : format.moe_fields) fields[field.name] = ours[field.name];
+  return fields;
+}
+
 }  // namespace
 
-std::string config_text(const config::Model& model, const HuggingFaceExport& options) {
-  const bool moe = model.has_moe();
-  config::Config config;
-  config.model = model;
-  const json ours = json_of(config::to_json(config))["model"];
+Result<std::string> config_text(const config::Model& model, const HuggingFaceExport& options) {
+  const config::FileFormat& format = model.family().file;
+  const ordered_json fields = fields_of(model);
+  const std::string_view type_name = options.dtype == DType::bf16 ? "bfloat16" : "float32";
   ordered_json text;
-  text["architectures"] = {moe ? "GPT2MoELMHeadModel" : "GPT2LMHeadModel"};
-  text["model_type"] = moe ? moe_type : dense_type;
-  for (const char* name : needed) text[name] = ours[name];
-  for (const char* name : shared) text[name] = ours[name];
-  if (moe)
-    for (const char* name : of_experts) text[name] = ours[name];
-  if (moe)
-    for (const char* name : optional_of_experts) text[name] = ours[name];
-  for (const Fixed& field : fixed) text[field.name] = json_of(field.value);
-  for (const char* name : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) text[name] = 0.0;
+  const bool own_type = model.has_moe() && !format.moe_type.empty();
+  if (options.source) {
+    const std::filesystem::path file = *options.source / "config.json";
+    LANCET_ASSIGN(text, config::read_file_config(file));
+    for (const config::FileField& field : format.fields)
+      if (const std::string other(field.other_name);
+          model.family().has(field.name) && text.contains(other) && !text.contains(field.name)) {
+        text[field.name] = text[other];
+        text.erase(other);
+      }
+    std::vector<std::string> all;  // its fields were accepted when it was imported
+    for (const auto& [name, value] : text.items()) all.push_back(name);
+    LANCET_ASSIGN(const config::Config before, config::read_hugging_face(file, all));
+    const ordered_json original = fields_of(before.model);
+    for (const auto& [name, value] : fields.items())
+      if (value != original[name]) text[name] = value;
+    if (options.dtype) text["torch_dtype"] = type_name;
+    return json_text(text, {.indent = 2, .strict = true}) + "\n";
+  }
+  text["architectures"] = {own_type ? format.moe_architecture : format.architecture};
+  text["model_type"] = own_type ? format.moe_type : model.family().name;
+  for (const auto& [name, value] : fields.items()) text[name] = value;
+  for (const auto& fixed : format.fixed)
+    for (const config::FixedField& field : fixed) text[field.name] = json_of(field.value);
   text["bos_token_id"] = options.bounds.begin >= 0 ? json(options.bounds.begin) : json();
   text["eos_token_id"] = options.bounds.ends.size() == 1 ? json(options.bounds.ends.front())
                          : options.bounds.ends.empty()   ? json()
                                                          : json(options.bounds.ends);
-  text["torch_dtype"] = options.dtype == DType::bf16 ? "bfloat16" : "float32";
+  text["torch_dtype"] = type_name;
   return json_text(text, {.indent = 2, .strict = true}) + "\n";
 }
 
-Result<config::Config> read_config(const std::filesystem::path& file) {
-  LANCET_ASSIGN(const json text, read_json(file));
-  const json type = text.value("model_type", json());
-  const bool moe = type == moe_type;
-  if (!moe && type != dense_type) return wrong(file, "model_type", "\"gpt2\" or \"gpt2_moe\"", shown(type));
-  for (const Fixed& field : fixed)
-    if (text.contains(field.name) && text[field.name] != json_of(field.value) &&
-        std::ranges::none_of(json_of(field.synonyms), [&](const json& same) { return same == text[field.name]; }))
-      return wrong(file, field.name, field.value, shown(text[field.name]));
-  json model = json::object();
-  for (const char* name : needed) {
-    if (!text.contains(name)) return wrong(file, name, "a number", "no such field");
-    model[name] = text[name];
+Status copy_small_files(const std::filesystem::path& from, const std::filesystem::path& to,
+                        const std::set<std::string>& except) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(from, error)) {
+    const std::string name = entry.path().filename().string(), end = entry.path().extension().string();
+    const bool small = end == ".json" || end == ".txt" || end == ".jinja" || end == ".model";
+    std::error_code ignored;
+    if (!small || name == index_file || except.contains(name) || !entry.is_regular_file(ignored)) continue;
+    LANCET_ASSIGN(const std::string text, read_file(entry.path(), "a model's file"));
+    LANCET_TRY(checkpoint::write_file(checkpoint::disk(), to / name, text));
   }
-  for (const char* name : shared)
-    if (text.contains(name)) model[name] = text[name];
-  if (moe) {
-    for (const char* name : of_experts) {
-      if (!text.contains(name)) return wrong(file, name, "a value", "no such field");
-      model[name] = text[name];
-    }
-    for (const char* name : optional_of_experts)
-      if (text.contains(name)) model[name] = text[name];
-    if (model["moe_layer_freq"] == 0)
-      return wrong(file, "moe_layer_freq", fmt::format("1 or more in a {}", moe_type), "0: no layer of experts");
-  } else {
-    model["moe_layer_freq"] = 0;
-  }
-  const json whole{{"model", model}, {"train", {{"micro_batch_size", 1}}}};
-  LANCET_ASSIGN(config::Config config, config::parse(json_text(whole), file.string()));
-  config.train.micro_batch_size = config.model.router_group_size.value_or(1);  // a multiple of it
-  if (const Status status = config::check(config, 1); !status.ok())
-    return config_error(fmt::format("{}: {}", file.string(), status.error().message));
-  return config;
+  if (error)
+    return data_error(fmt::format("{}: expected a folder that can be listed: {}", from.string(), error.message()));
+  return {};
 }
 
-Result<bool> has_tied_head(const std::filesystem::path& file) {
-  LANCET_ASSIGN(const json text, read_json(file));
-  return text.value("tie_word_embeddings", json(true)) == true;
+std::string with_prefix(const std::string& name, std::string_view prefix) {
+  return name.starts_with(prefix) || name == head ? name : std::string(prefix) + name;
 }
 
-Result<TensorFiles> TensorFiles::open(const std::filesystem::path& folder) {
+Result<TensorFiles> TensorFiles::open(const std::filesystem::path& folder, std::string_view prefix) {
   TensorFiles files;
+  files.prefix_ = prefix;
   std::error_code ignored;
-  const auto single = folder / single_file, index = folder / index_file;
+  const auto single = folder / weights_file, index = folder / index_file;
   const bool has_single = std::filesystem::exists(single, ignored), has_index = std::filesystem::exists(index, ignored);
   if (has_single == has_index)
-    return data_error(fmt::format("{}: expected {} or {}, found {}", folder.string(), single_file, index_file,
+    return data_error(fmt::format("{}: expected {} or {}, found {}", folder.string(), weights_file, index_file,
                                   has_single ? "both" : "neither"));
   files.origin_ = has_single ? single : index;
-  LANCET_TRY(has_single ? files.open_single() : files.open_shards(folder));
+  LANCET_TRY(has_single ? files.add(single, nullptr) : files.open_shards(folder));
   return files;
-}
-
-Status TensorFiles::open_single() {
-  LANCET_ASSIGN(SafetensorsFile file, SafetensorsFile::open(origin_));
-  files_.push_back(std::make_unique<SafetensorsFile>(std::move(file)));
-  return add(*files_.back(), nullptr);
 }
 
 Status TensorFiles::open_shards(const std::filesystem::path& folder) {
   LANCET_ASSIGN(const Shards shards, read_index(origin_));
-  for (const auto& [name, listed] : shards) {
-    LANCET_ASSIGN(SafetensorsFile file, SafetensorsFile::open(folder / name));
-    files_.push_back(std::make_unique<SafetensorsFile>(std::move(file)));
-    LANCET_TRY(add(*files_.back(), &listed));
-  }
+  for (const auto& [name, listed] : shards) LANCET_TRY(add(folder / name, &listed));
   return {};
 }
 
-Status TensorFiles::add(const SafetensorsFile& file, const std::set<std::string>* listed) {
+Status TensorFiles::add(const std::filesystem::path& path, const std::set<std::string>* listed) {
+  LANCET_ASSIGN(SafetensorsFile opened, SafetensorsFile::open(path));
+  opened.close();
+  const SafetensorsFile& file = *files_.emplace_back(std::make_unique<SafetensorsFile>(std::move(opened)));
   std::size_t found = 0;
   for (const checkpoint::TensorInfo& info : file.tensors()) {
     if (listed && !listed->count(info.name))
       return data_error(fmt::format("{}: expected only the tensors that {} lists for it, found {}",
                                     file.path().string(), origin_.filename().string(), shown(info.name)));
     ++found;
-    const std::string name = info.name.starts_with(prefix) ? info.name.substr(prefix.size()) : info.name;
+    const std::string name = with_prefix(info.name, prefix_);
     if (!tensors_.emplace(name, FoundTensor{&file, &info}).second)
       return data_error(fmt::format("{}: expected {} once, found it twice", file.path().string(), shown(name)));
   }
@@ -193,6 +154,24 @@ Status TensorFiles::add(const SafetensorsFile& file, const std::set<std::string>
         return data_error(fmt::format("{}: expected {}, which {} says is here, found no such tensor",
                                       file.path().string(), shown(name), origin_.filename().string()));
   return {};
+}
+
+const FoundTensor* TensorFiles::find(std::string_view name) const {
+  const auto at = tensors_.find(name);
+  return at == tensors_.end() ? nullptr : &at->second;
+}
+
+Status TensorFiles::read(const FoundTensor& found, std::uint64_t at, std::span<std::byte> bytes) {
+  const SafetensorsFile& known = *found.file;
+  if (!open_ || open_->path() != known.path()) {
+    open_.reset();
+    LANCET_ASSIGN(SafetensorsFile again, SafetensorsFile::open(known.path()));
+    if (again.header_hash() != known.header_hash())
+      return data_error(fmt::format("{}: expected the tensors that it had at first, found that the file was replaced",
+                                    known.path().string()));
+    open_ = std::move(again);
+  }
+  return open_->read(*found.info, at, bytes);
 }
 
 }  // namespace lancet::models

@@ -9,7 +9,9 @@
 
 #include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/data/batches.h"
+#include "lancet/models/hugging_face.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/rank_device.h"
 #include "lancet/run/run_folder.h"
@@ -41,23 +43,53 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::pa
                                                        const LoadOptions& options) {
   auto model = std::make_unique<LoadedModel>();
   const auto load = [&](const run::ModelFolder& found) -> Status {
-    LANCET_TRY(comm::agree(world, model->describe(found, world, options)));
+    model->describe(found);
+    LANCET_TRY(comm::agree(world, model->adapt(world, options)));
     if (!model->accelerator_) LANCET_TRY(model->take_device(world, options));
-    return model->read(found, world, options.local_ranks);
+    LANCET_TRY(model->make_store(world, options.local_ranks));
+    return run::load_parameters(found.checkpoint, model->store_);
   };
-  LANCET_TRY(run::load_newest(from, world, load));
+  LANCET_ASSIGN(const bool is_folder, comm::any(world, config::is_hugging_face(from)));
+  if (is_folder)
+    LANCET_TRY(model->load_folder(from, world, options));
+  else
+    LANCET_TRY(run::load_newest(from, world, load));
   LANCET_ASSIGN(run::Streams streams, run::Streams::make(model->config_, world, model->accelerator_));
   model->streams_ = std::move(streams);
   return model;
 }
 
-Status LoadedModel::describe(const run::ModelFolder& folder, comm::Communicator& world, const LoadOptions& options) {
+Status LoadedModel::load_folder(const std::filesystem::path& from, comm::Communicator& world,
+                                const LoadOptions& options) {
+  auto opened = HuggingFaceFolder::open(from, options.accepted);
+  LANCET_TRY(comm::agree(world, opened.ok() ? Status() : Status(opened.error())));
+  config_ = opened->config();
+  name_ = from.string();
+  if (const auto tokenizer = opened->tokenizer()) {
+    tokenizer_ = tokenizer->folder;
+    tokenizer_hash_ = tokenizer->tokenizer.hash();
+  }
+  auto bounds = opened->bounds(tokenizer_.has_value());
+  LANCET_TRY(comm::agree(world, bounds.ok() ? Status() : Status(bounds.error())));
+  bounds_ = *std::move(bounds);
+  LANCET_TRY(comm::agree(world, adapt(world, options)));
+  LANCET_TRY(take_device(world, options));
+  Status loaded = make_store(world, options.local_ranks);
+  if (loaded.ok() && world.rank() == 0) loaded = opened->check_head();
+  if (loaded.ok()) loaded = load_parameters(*opened, store_);
+  return comm::agree(world, loaded);
+}
+
+void LoadedModel::describe(const run::ModelFolder& folder) {
   config_ = folder.config;
   name_ = folder.name();
   step_ = folder.checkpoint.manifest().step;
   tokenizer_hash_ = folder.checkpoint.manifest().tokenizer_hash;
   tokenizer_ = folder.tokenizer;
   bounds_ = folder.bounds;
+}
+
+Status LoadedModel::adapt(comm::Communicator& world, const LoadOptions& options) {
   if (options.dtype) config_.train.dtype = *options.dtype;
   if (options.device) config_.device = *options.device;
   // The run's transport need not suit these ranks; only the choice to send through the host (mpi) is kept.
@@ -77,7 +109,7 @@ Status LoadedModel::take_device(comm::Communicator& world, const LoadOptions& op
   return {};
 }
 
-Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& world, int local_ranks) {
+Status LoadedModel::make_store(comm::Communicator& world, int local_ranks) {
   LANCET_ASSIGN(const ir::Program program, planner::rank_forward(config_, model::Mode::generate, world.size()));
   LANCET_TRY(check_weights_fit(program, local_ranks, accelerator_));
   const ir::Mesh mesh = config::mesh_of(config_, world.size());
@@ -91,7 +123,7 @@ Status LoadedModel::read(const run::ModelFolder& folder, comm::Communicator& wor
   }
   for (const model::Parameter& parameter : model::parameters(config_.model.on(mesh), mesh[ir::Axis::tensor]))
     store_.set_padding(parameter.name, parameter.extra_rows);
-  return run::load_parameters(folder.checkpoint, store_);
+  return {};
 }
 
 double EvaluateResult::perplexity() const { return std::exp(loss); }

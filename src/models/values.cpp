@@ -42,15 +42,15 @@ void to_floats(std::string_view dtype, std::span<const std::byte> bytes, std::sp
   widen<bf16>(bytes, values, [](bf16 x) { return to_f32(x); });
 }
 
-void from_floats(DType dtype, std::span<const float> values, std::span<std::byte> bytes) {
-  LANCET_CHECK(bytes.size() == values.size() * std::size_t(size_of(dtype)), "{} bytes of {} {}", bytes.size(),
-               values.size(), name(dtype));
-  if (dtype == DType::f32) {
+void from_floats(std::string_view dtype, std::span<const float> values, std::span<std::byte> bytes) {
+  LANCET_CHECK(bytes.size() == values.size() * (dtype == "F32" ? 4 : 2), "{} bytes of {} {}", bytes.size(),
+               values.size(), dtype);
+  if (dtype == "F32") {
     std::memcpy(bytes.data(), values.data(), bytes.size());
     return;
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const bf16 x = from_f32<bf16>(values[i]);
+    const auto x = dtype == "BF16" ? from_f32<bf16>(values[i]).bits : std::bit_cast<std::uint16_t>(_Float16(values[i]));
     std::memcpy(bytes.data() + 2 * i, &x, 2);
   }
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <unordered_map>
 
 #include "lancet/base/check.h"
 #include "lancet/ir/plan.h"
@@ -127,10 +128,13 @@ std::span<const OpDef* const> all_ops() {
 }
 
 const OpDef* find_op(std::string_view name) {
-  const auto ops = all_ops();
-  const auto it =
-      std::lower_bound(ops.begin(), ops.end(), name, [](const OpDef* op, std::string_view n) { return op->name < n; });
-  return it != ops.end() && (*it)->name == name ? *it : nullptr;
+  static const auto by_name = [] {
+    std::unordered_map<std::string_view, const OpDef*> ops;
+    for (const OpDef* op : all_ops()) ops.emplace(op->name, op);
+    return ops;
+  }();
+  const auto found = by_name.find(name);
+  return found == by_name.end() ? nullptr : found->second;
 }
 
 const OpDef& op(std::string_view name) {

@@ -255,6 +255,15 @@ Result<ir::Program> shard(const ir::Program& logical, const ir::Mesh& mesh) {
     }
     LANCET_ASSIGN(tensor.sharding, ragged.sharding_on(logical, {std::int32_t(i)}, mesh));
   }
+  // A sum of gradients in a state is split as its parameter. Where only tokens index it, no operand says so.
+  for (const ir::Output& output : logical.outputs) {
+    if (output.kind != ir::OutputKind::gradient) continue;
+    const TensorId sum = logical.root(output.tensor);
+    if (logical[sum].kind != ir::TensorKind::state) continue;
+    for (std::size_t i = 0; i < program.tensors.size(); ++i)
+      if (logical.root({std::int32_t(i)}) == sum)
+        program.tensors[i].sharding->dimensions = program[output.parameter].sharding->dimensions;
+  }
   return Spreading(std::move(program), std::move(fixed), mesh).run();
 }
 

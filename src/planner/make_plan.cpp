@@ -71,13 +71,20 @@ std::vector<std::string_view> skippable() {
 // Without a second micro batch, a policy of several is another one.
 bool is_compared(const Policy& policy, int micro_batches) { return !policy.is.of_micro_batches || micro_batches > 1; }
 
-// A policy's schedule, and the passes that made it.
-struct Scheduled : Made {  // of one micro batch
+// A policy's schedule of one micro batch, and the passes that made it.
+struct OneMicroBatch : Made {
+  std::int64_t arena_bytes = 0;
+};
+
+// A policy's schedule.
+struct Scheduled {
   std::size_t policy = 0;  // index in the table
+  std::shared_ptr<const OneMicroBatch> one;
   // What the plan runs, if it is more than that: all its micro batches, with the end of the step before.
   std::optional<Made> run = {};
   std::int64_t arena_bytes = 0, resident_bytes = 0;  // of the whole
-  const Candidate& whole() const { return run ? run->candidate : candidate; }
+  const Made& made() const { return run ? *run : *one; }
+  const Candidate& whole() const { return made().candidate; }
 };
 
 // Limits of the arena under which policies search, relative to that of the step in turns; 0: none.
@@ -103,7 +110,7 @@ class Schedules {
     }
     if (request.budget() > 0) arena_bytes_ = request.budget() - schedule::resident_bytes(step.program());
     arena_bytes_ = std::min(arena_bytes_, bytes_of(request.overlap.memory_factor));
-    made_.assign(policy_table().size(), std::vector<Rungs>(steps_.size()));
+    made_.assign(policy_table().size(), std::vector<OfPolicy>(steps_.size()));
   }
 
   // The shortest schedule of the policy, or of those that it contains, that fits overlap.memory_factor and the budget;
@@ -127,6 +134,8 @@ class Schedules {
   // Under the lowest limit of memory; for a policy of which no schedule fits.
   const Scheduled& least_memory(const Policy& policy) { return *of(index_of(policy.name), 0).back(); }
   const Scheduled& in_turns() { return *of(index_of(sequential), 0).front(); }
+  // Of what best() returns from now on.
+  void limit_memory(double factor) { arena_bytes_ = bytes_of(factor); }
 
   static std::size_t index_of(std::string_view name) {
     const Policy* policy = find_policy(name);
@@ -135,7 +144,12 @@ class Schedules {
   }
 
  private:
-  using Rungs = std::vector<std::shared_ptr<const Scheduled>>;  // by limit of memory
+  template <class T>
+  using Rungs = std::vector<std::shared_ptr<const T>>;  // by limit of memory
+  struct OfPolicy {
+    Rungs<OneMicroBatch> ones;
+    Rungs<Scheduled> wholes;
+  };
 
   struct InParts {
     Step alone;  // in more parts than the one before
@@ -173,60 +187,82 @@ class Schedules {
     return policy.is.mixes_parts ? steps_[step].up_to : steps_[step].alone;
   }
 
-  const Rungs& of(std::size_t policy, std::size_t step) {
-    const std::size_t at = std::min(step, steps_of(policy) - 1);
-    Rungs& rungs = made_[policy][at];
+  // What is within a limit, or was not within the last one, is found again.
+  template <class T, class Make>
+  const Rungs<T>& filled(Rungs<T>& rungs, const Make& make) const {
     std::int64_t last = std::numeric_limits<std::int64_t>::max();
     while (rungs.size() < std::size(memory_rungs)) {
       const std::int64_t bytes = bytes_of(memory_rungs[rungs.size()]);
-      // What is within this limit, or was not within the last one, is found again.
-      if (!rungs.empty() && (rungs.back()->arena_bytes <= bytes || rungs.back()->arena_bytes > last)) {
-        rungs.push_back(rungs.back());
-        continue;
-      }
-      last = bytes;
-      rungs.push_back(std::make_shared<const Scheduled>(make(policy, at, rungs.size())));
+      const bool again = !rungs.empty() && (rungs.back()->arena_bytes <= bytes || rungs.back()->arena_bytes > last);
+      if (!again) last = bytes;
+      rungs.push_back(again ? rungs.back() : make(rungs.size()));
     }
     return rungs;
   }
 
-  Scheduled make(std::size_t index, std::size_t at, std::size_t rung) {
-    const Policy& policy = policy_table()[index];
-    const Step& step = step_of(policy, at);
+  const Rungs<Scheduled>& of(std::size_t policy, std::size_t step) {
+    const std::size_t at = std::min(step, steps_of(policy) - 1);
+    return filled(made_[policy][at].wholes, [&](std::size_t rung) { return whole(policy, at, rung); });
+  }
+  const Rungs<OneMicroBatch>& ones(std::size_t policy, std::size_t step) {
+    const std::size_t at = std::min(step, steps_of(policy) - 1);
+    return filled(made_[policy][at].ones, [&](std::size_t rung) { return one(policy, at, rung); });
+  }
+
+  config::Overlap on(std::size_t rung) const {
     config::Overlap overlap = request_.overlap;
     overlap.memory_factor = memory_rungs[rung];
-    Scheduled scheduled = start_of(index, at, rung);
-    run(policy.passes, step, overlap, scheduled);
+    return overlap;
+  }
+
+  std::shared_ptr<const OneMicroBatch> one(std::size_t index, std::size_t at, std::size_t rung) {
+    const Policy& policy = policy_table()[index];
+    OneMicroBatch one = start_of(index, at, rung);
+    run(policy.passes, step_of(policy, at), on(rung), one);
+    for (std::size_t before = 0; before < at; ++before)  // in fewer parts
+      if (const auto& same = ones(index, before)[rung];
+          same->candidate.how == one.candidate.how && same->candidate.timeline.when == one.candidate.timeline.when)
+        return same;
+    one.arena_bytes = schedule::arena_bytes(one.candidate.program, one.candidate.needed);
+    return std::make_shared<const OneMicroBatch>(std::move(one));
+  }
+
+  std::shared_ptr<const Scheduled> whole(std::size_t index, std::size_t at, std::size_t rung) {
+    const Policy& policy = policy_table()[index];
+    const Step& step = step_of(policy, at);
+    Scheduled scheduled{index, ones(index, at)[rung]};
+    for (std::size_t before = 0; before < at; ++before)
+      if (const auto& same = of(index, before)[rung]; same->one == scheduled.one) return same;
     if (request_.micro_batches > 1) {
-      scheduled.run = repeated(scheduled, step);
-      run(policy.across, step, overlap, *scheduled.run);
+      scheduled.run = repeated(*scheduled.one, step);
+      run(policy.across, step, on(rung), *scheduled.run);
     }
     if (crosses_steps_ && !policy.border.empty()) {
-      if (!scheduled.run) scheduled.run = Made{scheduled.candidate, scheduled.pipeline};
-      run(policy.border, step, overlap, *scheduled.run);
+      if (!scheduled.run) scheduled.run = *scheduled.one;
+      run(policy.border, step, on(rung), *scheduled.run);
     }
-    const Candidate& whole = scheduled.whole();
-    scheduled.arena_bytes = schedule::arena_bytes(whole.program, whole.needed);
-    scheduled.resident_bytes = schedule::resident_bytes(whole.program);
-    return scheduled;
+    const Candidate& all = scheduled.whole();
+    scheduled.arena_bytes = scheduled.run ? schedule::arena_bytes(all.program, all.needed) : scheduled.one->arena_bytes;
+    scheduled.resident_bytes = schedule::resident_bytes(all.program);
+    return std::make_shared<const Scheduled>(std::move(scheduled));
   }
 
   // What the passes of a policy start from, of one micro batch.
-  Scheduled start_of(std::size_t index, std::size_t at, std::size_t rung) {
-    const Step& step = step_of(policy_table()[index], at);
-    Scheduled scheduled{{schedule::program_order(step), pipeline_}, index};
-    const Scheduled* start = nullptr;
+  OneMicroBatch start_of(std::size_t index, std::size_t at, std::size_t rung) {
+    const OneMicroBatch* start = nullptr;
+    std::string_view name;
     for (const std::size_t from : starts(index)) {
-      const Scheduled* one = of(from, at)[rung].get();
-      if (!start ||
-          (schedule::is_shorter(one->candidate, start->candidate) && one->arena_bytes <= bytes_of(memory_rungs[rung])))
-        start = one;
+      const OneMicroBatch* one = ones(from, at)[rung].get();
+      if (start &&
+          !(schedule::is_shorter(one->candidate, start->candidate) && one->arena_bytes <= bytes_of(memory_rungs[rung])))
+        continue;
+      start = one;
+      name = policy_table()[from].name;
     }
-    if (!start) return scheduled;
-    static_cast<Made&>(scheduled) = {start->candidate, start->pipeline};
-    if (const std::string_view name = policy_table()[start->policy].name; name != sequential)
-      scheduled.candidate.how = fmt::format("{}: {}", name, scheduled.candidate.how);
-    return scheduled;
+    if (!start) return {{schedule::program_order(step_of(policy_table()[index], at)), pipeline_}};
+    OneMicroBatch started = *start;
+    if (name != sequential) started.candidate.how = fmt::format("{}: {}", name, started.candidate.how);
+    return started;
   }
 
   void run(const std::vector<SchedulePass>& passes, const Step& step, const config::Overlap& overlap,
@@ -237,12 +273,13 @@ class Schedules {
       });
   }
 
-  Made repeated(const Made& one, const Step& step) const {
+  Made repeated(const OneMicroBatch& one, const Step& step) const {
     Made repeated = one;
     planner::repeat(repeated, request_.micro_batches);
     Candidate& all = repeated.candidate;
     all = schedule::as_it_is(step, std::move(all.how), std::move(all.program), std::move(all.op_costs),
                              std::move(all.needed));
+    all.one = std::make_shared<const Candidate>(one.candidate);
     return repeated;
   }
 
@@ -250,8 +287,8 @@ class Schedules {
   const bool crosses_steps_;  // the end of a step may run in the next one
   const Pipeline& pipeline_;  // after the step passes
   std::int64_t arena_bytes_, in_turns_bytes_;
-  std::vector<InParts> steps_;            // by limit of parts
-  std::vector<std::vector<Rungs>> made_;  // by policy and limit of parts
+  std::vector<InParts> steps_;               // by limit of parts
+  std::vector<std::vector<OfPolicy>> made_;  // by policy and limit of parts
 };
 
 // Where updates wait for the norm of the gradients, three things follow one another: the forward pass, without which no
@@ -340,7 +377,7 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
   const Scheduled* wanted = schedules.best(requested);
   made.why_not_across_steps = (wanted ? *wanted : chosen).whole().why_not_across_steps;
   const schedule::Timeline& timeline = chosen.whole().timeline;
-  Pipeline passes = chosen.run ? chosen.run->pipeline : chosen.pipeline;
+  Pipeline passes = chosen.made().pipeline;
   ir::Plan plan = plan_of(chosen.whole(), passes);
   set_step_header(plan, logical, made.chosen, request);
   if (const std::string profile = request.costs->identity(); !profile.empty()) plan.header.set("profile", profile);
@@ -414,15 +451,22 @@ Status check_policy(std::string_view name) {
   return config_error(fmt::format("overlap.policy: expected one of {}, found '{}'", fmt::join(names, ", "), name));
 }
 
-std::vector<Made> schedule_micro_batch(const Step& step, std::span<const std::string_view> policies,
-                                       PlanRequest request, const Pipeline& pipeline) {
+std::vector<std::vector<Made>> schedule_micro_batch(const Step& step, std::span<const std::string_view> policies,
+                                                    std::span<const double> memory_factors, PlanRequest request,
+                                                    const Pipeline& pipeline) {
   request.micro_batches = 1;
   request.overlap.across_steps = false;
+  request.memory_limit = 0;
+  request.device_bytes = std::numeric_limits<std::int64_t>::max();
   Schedules schedules(step, request, pipeline);
-  std::vector<Made> made;
-  for (const std::string_view policy : policies) {
-    const Scheduled* best = schedules.best(Schedules::index_of(policy));
-    made.push_back(best ? *best : schedules.in_turns());
+  std::vector<std::vector<Made>> made;
+  for (const double factor : memory_factors) {
+    schedules.limit_memory(factor);
+    made.emplace_back();
+    for (const std::string_view policy : policies) {
+      const Scheduled* best = schedules.best(Schedules::index_of(policy));
+      made.back().push_back(*(best ? *best : schedules.in_turns()).one);
+    }
   }
   return made;
 }

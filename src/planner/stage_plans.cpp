@@ -5,6 +5,11 @@
 // too much memory runs without overlap, and so do all where the policy is not predicted to be shorter.
 #include <fmt/format.h>
 #include <algorithm>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +25,7 @@
 #include "lancet/schedule/plan_memory.h"
 #include "lancet/schedule/stage_graph.h"
 #include "policies.h"
+#include "stage_orders.h"
 #include "steps.h"
 #include "within_memory.h"
 
@@ -27,193 +33,47 @@ namespace lancet::planner {
 
 namespace {
 
-using config::PipelineSchedule;
 using schedule::Candidate;
-using Orders = std::vector<schedule::PipelineOrder>;
-using OpCosts = std::vector<std::vector<cost::OpCost>>;  // by stage and instruction
 
-// The orders of all stages' instructions under train.pipeline_schedule.
-struct StageOrders {
-  Orders stages;
-  std::string how;  // the schedule; of a search, also what it found
-  double ms = 0;    // with all costs known
-  bool fits = true;
+// The memory of a rank, by stage.
+struct RankMemory {
+  std::vector<std::int64_t> resident;  // what it holds anyway
+  std::vector<std::int64_t> device, budget;
+  std::int64_t largest = 0;  // the most that a rank takes under 1F1B if everything is kept and nothing overlaps
 
-  // What fits is better, then what is shorter.
-  bool is_better(const StageOrders& other) const { return std::pair(!fits, ms) < std::pair(!other.fits, other.ms); }
-};
-
-// The order of one stage's micro batches.
-schedule::PipelineOrder one_forward_one_backward(const Candidate& all, int stage, int stages) {
-  return schedule::in_pipeline_order(all.program, all.needed, PipelineSchedule::one_forward_one_backward, stage, stages,
-                                     {});
-}
-
-std::int64_t arena_bytes(const schedule::PipelineOrder& order) {
-  return schedule::arena_bytes(order.program, order.needed);
-}
-
-// Nothing if there are no costs, or if they lack an op, which they may.
-Result<std::optional<OpCosts>> op_costs_of(std::span<const ir::Program* const> programs, const PlanRequest& request) {
-  OpCosts of_stages;
-  if (!request.costs) return std::optional<OpCosts>();
-  for (const ir::Program* program : programs) {
-    auto costs = cost::op_costs(*request.costs->of_stage(int(of_stages.size())), *program);
-    if (!costs.ok() && request.costs_may_lack_ops) return std::optional<OpCosts>();
-    if (!costs.ok()) return costs.error();
-    of_stages.push_back(*std::move(costs));
-  }
-  return std::optional(std::move(of_stages));
-}
-
-// How much the arena of each stage may take: the budget of its rank less what that holds anyway. Without a budget, and
-// for a comparison by overlap.memory_factor, a rank may take that times what the largest one takes under 1F1B.
-// sequential: the micro batches of each stage, without overlap.
-std::vector<std::int64_t> most_arena_bytes(std::span<const Made> sequential, const PlanRequest& request) {
-  std::vector<std::int64_t> resident, most;
-  std::int64_t largest = 0;
-  const double factor = std::max(1.0, request.overlap.memory_factor);
-  for (const Made& one : sequential) {
-    const int stage = int(resident.size());
-    resident.push_back(schedule::resident_bytes(one.candidate.program));
-    const auto order = one_forward_one_backward(one.candidate, stage, int(sequential.size()));
-    largest = std::max(largest, resident.back() + std::int64_t(factor * double(arena_bytes(order))));
-    PlanRequest of_stage = request;
-    const auto costs = request.costs ? request.costs->of_stage(stage) : nullptr;
-    of_stage.costs = costs.get();
-    most.push_back(of_stage.budget());
-  }
-  for (std::size_t stage = 0; stage < resident.size(); ++stage) {
-    const bool compares = request.overlap.memory_factor > 0 && request.memory_limit == 0;
-    if (most[stage] == 0 || compares) most[stage] = std::min(largest, most[stage] == 0 ? largest : most[stage]);
-    most[stage] -= resident[stage];
-  }
-  return most;
-}
-
-schedule::RankClass class_of(int stage, const ir::Program& program, const schedule::Dependencies& needed,
-                             std::span<const cost::OpCost> op_costs, const PlanRequest& request) {
-  const auto costs = request.costs->of_stage(stage);
-  return {program, needed, op_costs, costs->interference(), costs->launch_ms()};
-}
-
-// The stages of a search, which orders their instructions itself.
-struct Work {
-  Work(std::span<const Made> made, const PlanRequest& request) {
-    std::vector<const ir::Program*> programs;
-    for (const Made& one : made) {
-      programs.push_back(&one.candidate.program);
-      needed.push_back(ir::dependencies(one.candidate.program));
+  // kept: without overlap. Without a budget, and for a comparison by overlap.memory_factor, a rank may take that times
+  // what the largest one takes.
+  RankMemory(const OfStages& kept, const PlanRequest& request) {
+    for (const auto& of : kept) {
+      const auto costs = request.costs ? request.costs->of_stage(int(resident.size())) : nullptr;
+      PlanRequest of_stage = request;
+      of_stage.costs = costs.get();
+      budget.push_back(of_stage.budget());
+      of_stage.memory_limit = 0;
+      device.push_back(of_stage.budget() > 0 ? of_stage.budget() : std::numeric_limits<std::int64_t>::max());
+      resident.push_back(schedule::resident_bytes(of->all.candidate.program));
+      largest = std::max(largest, resident.back() + of->arena);
     }
-    costs = op_costs_of(programs, request).value().value();
-    for (std::size_t stage = 0; stage < programs.size(); ++stage)
-      work.push_back(class_of(int(stage), *programs[stage], needed[stage], costs[stage], request));
-  }
-
-  std::vector<schedule::Dependencies> needed;
-  OpCosts costs;
-  std::vector<schedule::RankClass> work;
-};
-
-// Puts the micro batches of all stages, as a policy schedules them, in the order of request.pipeline_schedule. Under
-// all but 1f1b no arena is larger than `most_bytes` of its stage, if such an order is found. 1F1B of programs with
-// several chunks is interleaved.
-class Stages {
- public:
-  // ones: of one micro batch.
-  Stages(std::span<const Made> ones, std::span<const Made> made, std::span<const std::int64_t> most_bytes,
-         const PlanRequest& request)
-      : ones_(ones), made_(made), most_bytes_(most_bytes), request_(request) {}
-
-  // If the costs lack an op, which they may: weight gradients run beside all-to-alls, searched is zero bubble and
-  // interleaved 1F1B, as zero bubble is where it does not fit.
-  StageOrders untimed() const {
-    constexpr std::string_view why = "since the time of an op is not known";
-    if (asked() == PipelineSchedule::one_forward_one_backward) return {plain(), said()};
-    if (asked() == PipelineSchedule::interleaved) return {plain(), said(fmt::format("1f1b, {}", why))};
-    Orders zero = delayed(true);
-    if (!fits(zero)) return {plain(), said("1f1b, whose memory zero_bubble exceeds")};
-    return {std::move(zero),
-            asked() == PipelineSchedule::zero_bubble ? said() : said(fmt::format("zero_bubble, {}", why))};
-  }
-
-  // With all costs known. 1F1B or, unless that is asked for, the best of it and of zero bubble with weight gradients
-  // beside all-to-alls or not.
-  StageOrders passes_in_order() const {
-    const bool is_plain = asked() == PipelineSchedule::one_forward_one_backward;
-    StageOrders best = timed(plain(), is_plain ? said() : said("1f1b"));
-    if (is_plain) return best;
-    const std::string how = asked() == PipelineSchedule::zero_bubble ? said() : said("zero_bubble");
-    StageOrders apart = timed(delayed(false), how), dealt = timed(delayed(true), how);
-    StageOrders& zero = dealt.ms <= apart.ms ? dealt : apart;
-    return best.is_better(zero) ? best : zero;
-  }
-
-  // Under searched and interleaved, a list schedule of all stages; nothing if none fits.
-  std::optional<StageOrders> listed() const {
-    if (asked() != PipelineSchedule::searched && asked() != PipelineSchedule::interleaved) return std::nullopt;
-    // A stage of a full pipeline holds at most as many micro batches as there are stages.
-    const int few = std::max(8, 2 * count());
-    std::vector<Made> sample;
-    for (const Made& one : few < request_.micro_batches ? ones_ : std::span<const Made>()) {
-      sample.push_back(one);
-      repeat(sample.back(), few);
-    }
-    const Work all(made_, request_), some(sample, request_);
-    auto found = schedule::search_stages(all.work, sample.empty() ? all.work : some.work, request_.mesh, most_bytes_);
-    if (!found) return std::nullopt;
-    return StageOrders{std::move(found->stages), said("a list schedule of all stages"), found->makespan};
-  }
-
- private:
-  int count() const { return int(made_.size()); }
-  const Candidate& of(int stage) const { return made_[std::size_t(stage)].candidate; }
-  PipelineSchedule asked() const { return request_.pipeline_schedule; }
-
-  std::string said(std::string_view found = "") const {
-    return fmt::format("{}{}{}", name(asked()), found.empty() ? "" : ": ", found);
-  }
-
-  Orders plain() const {
-    Orders orders;
-    for (int stage = 0; stage < count(); ++stage) orders.push_back(one_forward_one_backward(of(stage), stage, count()));
-    return orders;
-  }
-
-  // Zero bubble with the longest delays of weight gradients whose arenas are small enough. dealt: over all-to-alls.
-  Orders delayed(bool dealt) const {
-    Orders orders;
-    for (int stage = 0; stage < count(); ++stage)
-      for (int delay = stage; delay >= 0; --delay) {
-        orders.push_back(schedule::in_pipeline_order(of(stage).program, of(stage).needed, PipelineSchedule::zero_bubble,
-                                                     stage, count(), {delay, dealt}));
-        if (delay == 0 || arena_bytes(orders.back()) <= most_bytes_[std::size_t(stage)]) break;
-        orders.pop_back();
+    const double factor = request.overlap.memory_factor;
+    for (std::int64_t& most : budget)
+      if (most == 0 || factor > 0) {
+        const auto compared = std::int64_t(std::max(1.0, factor) * double(largest));
+        most = most == 0 ? compared : std::min(most, compared);
       }
-    return orders;
   }
 
-  bool fits(const Orders& orders) const {
-    for (std::size_t stage = 0; stage < orders.size(); ++stage)
-      if (arena_bytes(orders[stage]) > most_bytes_[stage]) return false;
-    return true;
+  // What the arenas may take of a share of the largest rank's memory, and of the budgets.
+  std::vector<std::int64_t> arenas(double share) const {
+    std::vector<std::int64_t> most;
+    for (std::size_t stage = 0; stage < resident.size(); ++stage)
+      most.push_back(std::min(std::int64_t(share * double(largest)), device[stage]) - resident[stage]);
+    return most;
   }
-
-  StageOrders timed(Orders orders, std::string how) const {
-    std::vector<const ir::Program*> programs;
-    for (const schedule::PipelineOrder& order : orders) programs.push_back(&order.program);
-    const OpCosts op_costs = op_costs_of(programs, request_).value().value();
-    std::vector<schedule::RankClass> work;
-    for (std::size_t stage = 0; stage < orders.size(); ++stage)
-      work.push_back(class_of(int(stage), orders[stage].program, orders[stage].needed, op_costs[stage], request_));
-    const double ms = schedule::simulate(work, request_.mesh).makespan;
-    const bool fit = fits(orders);
-    return {std::move(orders), std::move(how), ms, fit};
+  std::vector<std::int64_t> arenas() const {
+    std::vector<std::int64_t> most;
+    for (std::size_t stage = 0; stage < resident.size(); ++stage) most.push_back(budget[stage] - resident[stage]);
+    return most;
   }
-
-  const std::span<const Made> ones_, made_;
-  const std::span<const std::int64_t> most_bytes_;  // by stage: of its arena
-  const PlanRequest& request_;
 };
 
 // The stages' programs of one micro batch, with their updates.
@@ -230,127 +90,220 @@ Result<std::vector<Made>> steps_of(const ir::Program& logical, const PlanRequest
   return made;
 }
 
-// Each stage recomputes what its own budget asks for. It has to hold what 1F1B holds: other orders are made within what
-// is left.
-Status recompute(std::vector<Made>& made, const PlanRequest& request) {
-  const int stages = int(made.size());
-  const auto repeated = [&](const ir::Program& step) {
-    return schedule::in_micro_batches(unpredicted(step), request.micro_batches);
-  };
-  std::int64_t most = 0;
-  for (int stage = 0; stage < stages; ++stage) {
-    Made& one = made[std::size_t(stage)];
-    const StepOrder order{
-        [&](const ir::Program& step) { return arena_bytes(one_forward_one_backward(repeated(step), stage, stages)); },
-        std::min(stages - stage, request.micro_batches)};
-    PlanRequest of_stage = request;
-    const auto costs = request.costs ? request.costs->of_stage(stage) : nullptr;
-    of_stage.costs = costs.get();
-    if (of_stage.budget() == 0) continue;
-    ir::Program step = std::move(one.candidate.program);
-    const std::int64_t resident = schedule::resident_bytes(repeated(step).program);
-    most = std::max(most, recompute_within_memory(step, resident, of_stage, order, one.pipeline));
-    one.candidate = unpredicted(std::move(step));
-  }
-  return request.memory_limit == 0 || most <= request.memory_limit ? Status() : memory_limit_too_small(most, request);
-}
-
-std::vector<const ir::Program*> programs_of(const std::vector<Made>& made) {
-  std::vector<const ir::Program*> programs;
-  for (const Made& one : made) programs.push_back(&one.candidate.program);
-  return programs;
-}
-
-// All stages as a policy schedules their micro batches.
-struct Tried {
-  std::string_view policy;
-  std::vector<Made> ones, made;  // by stage: one micro batch, and all
-};
-
-// Without overlap, by the policy of the request, and by those that it contains: the shortest schedule of a micro batch
-// alone need not be the best of those in flight. A stage in which a policy's 1F1B needs too much memory runs without
-// overlap. steps: of one micro batch. Error: an op that the costs lack.
-Result<std::vector<Tried>> by_policies(const std::vector<Made>& steps, Tried sequential,
-                                       std::span<const std::int64_t> most_bytes, const PlanRequest& request) {
-  std::vector<Tried> tried{std::move(sequential)};
-  const Policy& asked = *find_policy(request.overlap.policy);
-  std::vector<std::string_view> names{asked.name};
-  names.insert(names.end(), asked.from.begin(), asked.from.end());
-  std::erase(names, planner::sequential);
-  for (const std::string_view name : names) tried.push_back({name, {}, {}});
-  for (std::size_t stage = 0; stage < steps.size() && tried.size() > 1; ++stage) {
-    const auto costs = request.costs->of_stage(int(stage));
-    LANCET_ASSIGN(const schedule::Step step,
-                  schedule::Step::make(steps[stage].candidate.program, *costs, schedule::part_counts(request.overlap)));
-    // Each micro batch in flight may take as much more than without overlap as all of them may.
-    PlanRequest of_stage = request;
-    const auto plain = one_forward_one_backward(tried[0].made[stage].candidate, int(stage), int(steps.size()));
-    of_stage.overlap.memory_factor = std::max(1.0, double(most_bytes[stage]) / double(arena_bytes(plain)));
-    std::vector<Made> ones = schedule_micro_batch(step, names, of_stage, steps[stage].pipeline);
-    for (std::size_t i = 1; i < tried.size(); ++i) {
-      Made &one = ones[i - 1], all = one;
-      repeat(all, request.micro_batches);
-      const auto order = one_forward_one_backward(all.candidate, int(stage), int(steps.size()));
-      const bool fits = arena_bytes(order) <= most_bytes[stage];
-      tried[i].ones.push_back(fits ? std::move(one) : tried[0].ones[stage]);
-      tried[i].made.push_back(fits ? std::move(all) : tried[0].made[stage]);
+// What the stages recompute so that 1F1B fits a memory.
+class Recomputing {
+ public:
+  // steps: of one micro batch, which outlive this.
+  Recomputing(std::span<const Made> steps, const PlanRequest& request) : steps_(steps), request_(request) {
+    const int stages = int(steps.size());
+    for (int stage = 0; stage < stages; ++stage) {
+      const auto costs = request.costs ? request.costs->of_stage(stage) : nullptr;
+      const auto arena = [stage, stages, &request](const ir::Program& step) {
+        const Candidate all = schedule::in_micro_batches(unpredicted(step), request.micro_batches);
+        return arena_bytes(one_forward_one_backward(all, stage, stages));
+      };
+      const ir::Program& step = steps[std::size_t(stage)].candidate.program;
+      choices_.emplace_back(step, times_of(step, costs.get()),
+                            StepOrder{arena, std::min(stages - stage, request.micro_batches)});
     }
   }
-  return tried;
+
+  // Where no arena is small enough, that which needs least.
+  OfStages within(std::span<const std::int64_t> most) {
+    std::vector<Made> made(steps_.begin(), steps_.end());
+    for (std::size_t stage = 0; stage < most.size(); ++stage) {
+      const RecomputeChoice choice = choices_[stage].within(most[stage]);
+      if (choice.any())
+        made[stage].candidate =
+            unpredicted(made[stage].pipeline.run("recompute", made[stage].candidate.program,
+                                                 [&](const ir::Program&) { return choices_[stage].program(choice); }));
+    }
+    return of_stages(made, request_);
+  }
+
+ private:
+  const std::span<const Made> steps_;
+  const PlanRequest& request_;
+  std::deque<RecomputeChoices> choices_;  // by stage
+};
+
+std::vector<std::int64_t> arenas_of(const OfStages& stages) {
+  std::vector<std::int64_t> arenas;
+  for (const auto& of : stages) arenas.push_back(of->arena);
+  return arenas;
 }
 
-// Schedules all stages by the policy of the request, in the order of its pipeline schedule. With all costs known, no
-// order that was tried and fits is shorter than the one that is taken.
-Result<StageOrders> order(std::vector<Made>& made, const PlanRequest& request, PlanReport& report) {
-  std::vector<Made> all = made;
-  for (Made& one : all) repeat(one, request.micro_batches);
-  LANCET_ASSIGN(const std::optional<OpCosts> op_costs, op_costs_of(programs_of(all), request));
-  const std::vector<std::int64_t> most = most_arena_bytes(all, request);
-  report.requested = request.overlap.policy;
-  report.chosen = sequential;
-  if (!op_costs) {
-    if (find_policy(request.overlap.policy)->name != sequential)
-      return config_error(fmt::format("overlap.policy: expected a profile for {}, found none", request.overlap.policy));
-    made = std::move(all);
-    return Stages(made, made, most, request).untimed();
+// Shares of the memory that the largest rank takes if everything is kept, within which orders are searched.
+constexpr double memory_shares[] = {1, 1.05, 1.1, 1.15, 1.2, 1.35, 1.5, 2, 4, 8, 16};
+// The distance of those for which values are recomputed.
+constexpr double share_step = 0.02;
+
+// Schedules all stages by the policy of the request, in the order of its pipeline schedule.
+//
+// With all costs known, orders are searched within fixed shares of memory, whatever the budget is. Of the shares up to
+// the first one above the budget, the shortest order that fits it is taken: more memory never makes the orders of the
+// same instructions longer. They are tried without overlap, by the policy of the request, and by those that it
+// contains: the shortest schedule of a micro batch alone need not be the best of those in flight. Only if no order fits
+// while everything is kept, values are recomputed, for the largest share whose 1F1B fits.
+class StagePlanner {
+ public:
+  // steps: of one micro batch.
+  StagePlanner(std::span<const Made> steps, const PlanRequest& request)
+      : steps_(steps),
+        request_(request),
+        kept_(of_stages(steps, request)),
+        memory_(kept_, request),
+        most_(memory_.arenas()) {}
+
+  // made: the micro batches of all stages. Errors: an op that the costs lack, a limit that is too small.
+  Result<StageOrders> run(std::vector<Made>& made, PlanReport& report) {
+    report.requested = request_.overlap.policy;
+    report.chosen = sequential;
+    const std::string_view policy = find_policy(request_.overlap.policy)->name;
+    LANCET_ASSIGN(const std::optional<OpCosts> op_costs, op_costs_of(programs_of(kept_), request_));
+    if (!op_costs && policy != sequential)
+      return config_error(
+          fmt::format("overlap.policy: expected a profile for {}, found none", request_.overlap.policy));
+    if (!op_costs) {
+      Stages stages(sequential, are_within(arenas_of(kept_), most_) ? kept_ : recomputing().within(most_), request_);
+      LANCET_TRY(check_limit(stages.made));
+      for (const auto& of : stages.made) made.push_back(of->all);
+      return stages.untimed(most_);
+    }
+    std::vector<std::vector<std::int64_t>> limits;
+    for (const double share : memory_shares) {
+      limits.push_back(memory_.arenas(share));
+      if (!are_within(limits.back(), most_)) break;
+    }
+    LANCET_TRY(try_orders(kept_, limits));
+    for (double share = 1 - share_step; !best_.orders && share > 0; share -= share_step)
+      if (const OfStages stages = recomputing().within(memory_.arenas(share)); are_within(arenas_of(stages), most_))
+        LANCET_TRY(try_orders(stages, {memory_.arenas(share)}));
+    if (!best_.orders) {
+      const OfStages least = recomputing().within(std::vector<std::int64_t>(steps_.size()));
+      LANCET_TRY(check_limit(least));
+      most_ = arenas_of(least);
+      LANCET_TRY(try_orders(least, {most_}));
+    }
+    const bool is_shorter = best_.orders->ms < plain_.orders->ms * (1 - request_.least_gain);
+    Best& best = is_shorter || best_.stages->is_forced() ? best_ : plain_;
+    report.chosen = best.stages->policy;
+    if (report.chosen == sequential && policy != sequential)
+      report.why = fmt::format("{} runs sequential: nothing is predicted to be shorter", request_.overlap.policy);
+    for (const auto& of : best.stages->made) made.push_back(of->all);
+    return *std::move(best.orders);
   }
-  LANCET_ASSIGN(std::vector<Tried> tried, by_policies(made, {sequential, made, std::move(all)}, most, request));
-  // A forced number of parts takes the place of whole instructions, however long.
-  const auto is_forced = [&](const Tried& by) {
-    return request.overlap.parts > 1 && std::ranges::any_of(by.made, [](const Made& one) {
-             return schedule::most_parts(one.candidate.program) > 1;
-           });
+
+ private:
+  struct Best {
+    std::shared_ptr<Stages> stages;
+    std::optional<StageOrders> orders;
+    void replace_if_shorter(const std::shared_ptr<Stages>& by, const StageOrders& other) {
+      const bool forced = by->is_forced(), was_forced = stages && stages->is_forced();
+      if (orders && (forced != was_forced ? was_forced : other.ms >= orders->ms)) return;
+      stages = by;
+      orders = other;
+    }
   };
-  std::optional<StageOrders> best;
-  Tried* chosen = nullptr;
-  const auto try_orders = [&](Tried& by, std::optional<StageOrders> orders) {
-    if (!orders) return;
-    const bool forced = is_forced(by), was_forced = chosen && is_forced(*chosen);
-    if (best && (forced != was_forced ? was_forced : !orders->is_better(*best))) return;
-    best = std::move(orders);
-    chosen = &by;
-  };
-  const auto stages = [&](const Tried& by) { return Stages(by.ones, by.made, most, request); };
-  for (Tried& by : tried) try_orders(by, stages(by).passes_in_order());
-  Tried& known = *chosen;
-  try_orders(tried[0], stages(tried[0]).listed());
-  if (&known != &tried[0]) try_orders(known, stages(known).listed());
-  report.chosen = chosen->policy;
-  if (chosen == &tried[0] && tried.size() > 1)
-    report.why = fmt::format("{} runs sequential: nothing is predicted to be shorter", request.overlap.policy);
-  made = std::move(chosen->made);
-  return *std::move(best);
-}
+
+  Recomputing& recomputing() {
+    if (!recomputing_) recomputing_.emplace(steps_, request_);
+    return *recomputing_;
+  }
+
+  Status check_limit(const OfStages& stages) const {
+    std::int64_t most = 0;
+    for (std::size_t stage = 0; stage < stages.size(); ++stage)
+      most = std::max(most, memory_.resident[stage] + stages[stage]->arena);
+    return request_.memory_limit == 0 || most <= request_.memory_limit ? Status()
+                                                                       : memory_limit_too_small(most, request_);
+  }
+
+  void consider(const std::shared_ptr<Stages>& by, const StageOrders& orders) {
+    if (!are_within(orders.arenas, most_)) return;
+    best_.replace_if_shorter(by, orders);
+    if (by->policy == sequential) plain_.replace_if_shorter(by, orders);
+  }
+
+  // stages: without overlap. limits: of the arenas, ascending.
+  Status try_orders(const OfStages& stages, const std::vector<std::vector<std::int64_t>>& limits) {
+    LANCET_ASSIGN(const auto by_limit, by_policies(stages, limits));
+    for (std::size_t i = 0; i < limits.size(); ++i) {
+      const auto& tried = by_limit[i];
+      for (const auto& by : tried)
+        for (const StageOrders& orders : by->passes_in_order(limits[i])) consider(by, orders);
+      const auto known = std::ranges::min_element(
+          tried, {}, [&](const auto& by) { return std::pair(!by->is_forced(), by->shortest_ms(limits[i])); });
+      for (const auto& by : {tried[0], *known})
+        if (const auto orders = by->listed(limits[i])) consider(by, *orders);
+    }
+    return {};
+  }
+
+  // By limit: without overlap, and by each policy. A stage in which a policy's 1F1B needs too much runs without
+  // overlap. Error: an op that the costs lack.
+  Result<std::vector<std::vector<std::shared_ptr<Stages>>>> by_policies(
+      const OfStages& stages, const std::vector<std::vector<std::int64_t>>& limits) {
+    std::vector<std::string_view> names{find_policy(request_.overlap.policy)->name};
+    const auto& from = find_policy(names[0])->from;
+    names.insert(names.end(), from.begin(), from.end());
+    std::erase(names, sequential);
+    std::vector<std::vector<OfStages>> made(limits.size(), std::vector<OfStages>(names.size()));
+    for (std::size_t stage = 0; stage < stages.size() && !names.empty(); ++stage) {
+      const auto costs = request_.costs->of_stage(int(stage));
+      const Made& one = stages[stage]->one;
+      LANCET_ASSIGN(const schedule::Step step,
+                    schedule::Step::make(one.candidate.program, *costs, schedule::part_counts(request_.overlap)));
+      // Each micro batch in flight may take as much more than without overlap as all of them may.
+      std::vector<double> factors;
+      for (const auto& most : limits)
+        factors.push_back(std::max(1.0, double(most[stage]) / double(stages[stage]->arena)));
+      const auto found = schedule_micro_batch(step, names, factors, request_, one.pipeline);
+      for (std::size_t by = 0; by < names.size(); ++by) {
+        std::shared_ptr<const MicroBatches> last;
+        for (std::size_t i = 0; i < limits.size(); ++i) {
+          const Made& of = found[i][by];
+          if (!last || last->one.candidate.how != of.candidate.how ||
+              last->one.candidate.timeline.when != of.candidate.timeline.when)
+            last = std::make_shared<const MicroBatches>(of, int(stage), request_);
+          made[i][by].push_back(last->arena <= limits[i][stage] ? last : stages[stage]);
+        }
+      }
+    }
+    std::vector<std::vector<std::shared_ptr<Stages>>> tried;
+    for (std::size_t i = 0; i < limits.size(); ++i) {
+      auto& now = tried.emplace_back();
+      now.push_back(i > 0 ? tried[i - 1][0] : std::make_shared<Stages>(sequential, stages, request_));
+      for (std::size_t by = 0; by < names.size(); ++by)
+        now.push_back(i > 0 && made[i][by] == made[i - 1][by]
+                          ? tried[i - 1][by + 1]
+                          : std::make_shared<Stages>(names[by], made[i][by], request_));
+    }
+    return tried;
+  }
+
+  const std::span<const Made> steps_;
+  const PlanRequest& request_;
+  const OfStages kept_;
+  const RankMemory memory_;
+  std::vector<std::int64_t> most_;  // of the arenas, within the budget
+  std::optional<Recomputing> recomputing_;
+  Best best_, plain_;  // of all, and without overlap
+};
 
 // What no order of these instructions goes below.
 double least_of(std::span<const Made> made, const PlanRequest& request) {
-  const Work all(made, request);
+  std::vector<const ir::Program*> programs;
+  for (const Made& one : made) programs.push_back(&one.candidate.program);
+  const Work all(programs, request);
   return schedule::least_makespan(schedule::stage_graph(all.work, request.mesh), all.work);
 }
 
 // Sets the timelines. False if the costs lack an op, which they may.
 Result<bool> predict(std::vector<Made>& made, const PlanRequest& request, StageReport& report) {
-  LANCET_ASSIGN(std::optional<OpCosts> op_costs, op_costs_of(programs_of(made), request));
+  std::vector<const ir::Program*> programs;
+  for (const Made& one : made) programs.push_back(&one.candidate.program);
+  LANCET_ASSIGN(std::optional<OpCosts> op_costs, op_costs_of(programs, request));
   if (!op_costs) return false;
   std::vector<schedule::RankClass> work;
   for (Made& one : made) {
@@ -392,10 +345,10 @@ Result<std::vector<ir::Plan>> make_stage_plans(const ir::Program& logical, const
   std::vector<ir::Plan> plans;
   LANCET_TRY(check_policy(request.overlap.policy));
   LANCET_TRY(check_skip(request.skip));
-  LANCET_ASSIGN(std::vector<Made> made, steps_of(logical, request));
-  LANCET_TRY(recompute(made, request));
+  LANCET_ASSIGN(const std::vector<Made> steps, steps_of(logical, request));
+  std::vector<Made> made;
   PlanReport of_order;
-  LANCET_ASSIGN(StageOrders orders, order(made, request, of_order));
+  LANCET_ASSIGN(StageOrders orders, StagePlanner(steps, request).run(made, of_order));
   StageReport times;
   times.how = orders.how;
   for (std::size_t stage = 0; stage < made.size(); ++stage)

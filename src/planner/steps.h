@@ -83,9 +83,12 @@ struct Made {
 // The pass micro_batches, if there are several.
 void repeat(Made& made, int micro_batches);
 
-// The schedules of a step of one micro batch by each of the policies, which end in their own step.
-std::vector<Made> schedule_micro_batch(const schedule::Step& step, std::span<const std::string_view> policies,
-                                       PlanRequest request, const Pipeline& pipeline);
+// The schedules of a step of one micro batch by each of the policies, which end in their own step, within each of these
+// arenas, relative to that without overlap.
+std::vector<std::vector<Made>> schedule_micro_batch(const schedule::Step& step,
+                                                    std::span<const std::string_view> policies,
+                                                    std::span<const double> memory_factors, PlanRequest request,
+                                                    const Pipeline& pipeline);
 
 // What the plan was made from; of a training step, also the settings of the updates.
 void set_header(ir::Plan& plan, const ir::Program& logical, std::string_view policy, const ir::Mesh& mesh);

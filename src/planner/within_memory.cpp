@@ -94,6 +94,15 @@ std::vector<double> work_times(const ir::Program& program) {
   return times;
 }
 
+std::vector<double> times_of(const ir::Program& step, const cost::Costs* costs) {
+  if (!costs) return work_times(step);
+  const auto op_costs = cost::op_costs(*costs, step);
+  if (!op_costs.ok()) return work_times(step);
+  std::vector<double> times;
+  for (const cost::OpCost& cost : *op_costs) times.push_back(cost.ms + costs->launch_ms());
+  return times;
+}
+
 RecomputeChoices::RecomputeChoices(const ir::Program& step, std::vector<double> ms, StepOrder order)
     : step_(step), values_(step), ms_(std::move(ms)), order_(std::move(order)), chosen_(step.instructions.size()) {
   for (std::size_t i = 0; i < step.tensors.size(); ++i) {
@@ -218,16 +227,6 @@ constexpr std::int64_t mb = 1'000'000;
 // Shares of the arena of the step in turns that keeps everything.
 constexpr double kept_shares[] = {1, 0.8, 0.6, 0.4, 0.2, 0};
 
-// Times by the costs; by the work alone if there are none, or if they lack an op.
-std::vector<double> times_of(const ir::Program& step, const cost::Costs* costs) {
-  if (!costs) return work_times(step);
-  const auto op_costs = cost::op_costs(*costs, step);
-  if (!op_costs.ok()) return work_times(step);
-  std::vector<double> times;
-  for (const cost::OpCost& cost : *op_costs) times.push_back(cost.ms + costs->launch_ms());
-  return times;
-}
-
 class WithinMemory {
  public:
   WithinMemory(const ir::Program& step, const PlanRequest& request, const Pipeline& pipeline, const PlanMaker& make)
@@ -347,14 +346,6 @@ Error memory_limit_too_small(std::int64_t least_bytes, const PlanRequest& reques
 Result<ir::Plan> plan_within_memory(const ir::Program& step, const PlanRequest& request, const Pipeline& pipeline,
                                     const PlanMaker& make, PlanReport* report) {
   return WithinMemory(step, request, pipeline, make).run(report);
-}
-
-std::int64_t recompute_within_memory(ir::Program& step, std::int64_t resident_bytes, const PlanRequest& request,
-                                     StepOrder order, Pipeline& pipeline) {
-  RecomputeChoices choices(step, times_of(step, request.costs), std::move(order));
-  const RecomputeChoice choice = choices.within(request.budget() - resident_bytes);
-  if (choice.any()) step = pipeline.run("recompute", step, [&](const ir::Program&) { return choices.program(choice); });
-  return resident_bytes + choice.arena_bytes;
 }
 
 }  // namespace lancet::planner

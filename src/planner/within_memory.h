@@ -73,6 +73,8 @@ class RecomputeChoices {
 
 // A measure of the time of each instruction, from its work, where no costs are known.
 std::vector<double> work_times(const ir::Program& program);
+// By the costs; work_times() if there are none, or if they lack an op.
+std::vector<double> times_of(const ir::Program& step, const cost::Costs* costs);
 
 // Makes the plan of a rank's step by the policy of the request.
 using PlanMaker = std::function<Result<ir::Plan>(ir::Program step, const PlanRequest&, Pipeline, PlanReport*)>;
@@ -83,12 +85,7 @@ using PlanMaker = std::function<Result<ir::Plan>(ir::Program step, const PlanReq
 Result<ir::Plan> plan_within_memory(const ir::Program& step, const PlanRequest& request, const Pipeline& pipeline,
                                     const PlanMaker& make, PlanReport* report);
 
-// The step of a pipeline stage, one micro batch, which makes again as little as the memory asks for. resident_bytes: of
-// the named tensors of all micro batches. Returns these and the arena in this order, which are above
-// request.memory_limit if no choice is small enough.
-std::int64_t recompute_within_memory(ir::Program& step, std::int64_t resident_bytes, const PlanRequest& request,
-                                     StepOrder order, Pipeline& pipeline);
-// The error that says so.
+// The error that no plan is within request.memory_limit.
 Error memory_limit_too_small(std::int64_t least_bytes, const PlanRequest& request);
 
 }  // namespace lancet::planner

@@ -173,6 +173,16 @@ Holder holder_of(const runtime::TensorStore& store, const std::string& name) {
   return {&store[name], store.held(name)};
 }
 
+// Writes values from element `at` of a tensor of f32 or bf16 on.
+Status write_f32(runtime::TensorStore& store, const runtime::NamedTensor& tensor, std::int64_t at,
+                 std::span<const float> values) {
+  if (tensor.type.dtype == DType::f32) return store.write(tensor, 4 * std::size_t(at), std::as_bytes(values));
+  std::vector<bf16> rounded;
+  rounded.reserve(values.size());
+  for (const float value : values) rounded.push_back(from_f32<bf16>(value));
+  return store.write(tensor, 2 * std::size_t(at), std::as_bytes(std::span(rounded)));
+}
+
 // Writes those of the values, which are the elements of the whole tensor from `first` on, that the holder has.
 Status write_held(runtime::TensorStore& store, const Holder& holder, std::int64_t first,
                   std::span<const float> values) {
@@ -181,19 +191,12 @@ Status write_held(runtime::TensorStore& store, const Holder& holder, std::int64_
   const auto of_run = [&](const ir::HeldRun& run) {
     return values.subspan(std::size_t(run.whole - first), std::size_t(run.count));
   };
-  const auto at = std::size_t(runs.front().held), count = std::size_t(elements_of(runs));
-  if (holder.tensor->type.dtype == DType::f32) {
-    if (runs.size() == 1) return store.write(*holder.tensor, 4 * at, std::as_bytes(of_run(runs[0])));
-    std::vector<float> packed;
-    packed.reserve(count);
-    for (const ir::HeldRun& run : runs) packed.insert(packed.end(), of_run(run).begin(), of_run(run).end());
-    return store.write(*holder.tensor, 4 * at, std::as_bytes(std::span(packed)));
-  }
-  std::vector<bf16> rounded;
-  rounded.reserve(count);
-  for (const ir::HeldRun& run : runs)
-    for (const float value : of_run(run)) rounded.push_back(from_f32<bf16>(value));
-  return store.write(*holder.tensor, 2 * at, std::as_bytes(std::span(rounded)));
+  const std::int64_t at = runs.front().held;
+  if (runs.size() == 1) return write_f32(store, *holder.tensor, at, of_run(runs[0]));
+  std::vector<float> packed;
+  packed.reserve(std::size_t(elements_of(runs)));
+  for (const ir::HeldRun& run : runs) packed.insert(packed.end(), of_run(run).begin(), of_run(run).end());
+  return write_f32(store, *holder.tensor, at, packed);
 }
 
 // The tensors of the store that a checkpoint's tensor fills: the tensor itself, and a bf16 weight's master.
@@ -273,6 +276,26 @@ std::vector<RankShare> shares_of(const runtime::TensorStore& store) {
     }
   }
   return shares;
+}
+
+Status fill_parameter(runtime::TensorStore& store, const std::string& name, const ReadElements& read) {
+  constexpr std::int64_t most = 1 << 20;
+  std::vector<float> values;
+  for (const std::string& each : {name, master_of(name)}) {
+    const runtime::NamedTensor* tensor = store.find(each);
+    if (!tensor || tensor->elsewhere) continue;
+    const std::vector<ir::HeldRun> runs = store.held(each);
+    const std::int64_t all = ir::elements_of(runs);
+    for (std::int64_t at = 0; at < all; at += most) {
+      const std::vector<ir::HeldRun> block = ir::of_held(runs, {at, std::min(all, at + most)});
+      values.resize(std::size_t(ir::elements_of(block)));
+      for (const ir::HeldRun& run : block)
+        LANCET_TRY(read({run.whole, run.whole + run.count},
+                        std::span(values).subspan(std::size_t(run.held), std::size_t(run.count))));
+      LANCET_TRY(write_f32(store, *tensor, at, values));
+    }
+  }
+  return {};
 }
 
 Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, LoadScope scope) {

@@ -17,6 +17,7 @@
 #include "lancet/base/json.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
+#include "lancet/config/hugging_face.h"
 
 namespace lancet::run {
 namespace {
@@ -61,14 +62,17 @@ Result<fs::path> named(const std::string& name, const fs::path& run) {
                                 checkpoints_in(run).string(), listed(checkpoints_in(run))));
 }
 
-// The checkpoints that --init-from names: one, or those of a run, newest first.
+// The checkpoints that --init-from names: one, or those of a run, newest first; or a folder of Hugging Face's format.
 Result<std::vector<fs::path>> weights_in(const std::string& name) {
   std::error_code error;
   if (fs::is_regular_file(fs::path(name) / "manifest.json", error)) return std::vector<fs::path>{name};
+  if (config::is_hugging_face(name)) return std::vector<fs::path>{name};
   LANCET_ASSIGN(std::vector<fs::path> folders, all_in(checkpoints_in(name)));
   if (!folders.empty()) return folders;
-  return data_error(fmt::format("--init-from {}: expected a checkpoint's folder, or a run's with checkpoints, found {}",
-                                name, fs::exists(name, error) ? "neither" : "no such folder"));
+  return data_error(
+      fmt::format("{}: expected the folder of a checkpoint, of a run with checkpoints, or of a model in Hugging Face's "
+                  "format, found {}",
+                  name, fs::exists(name, error) ? "none of them" : "no such folder"));
 }
 
 Result<ResumePoint> look(const config::Config& config, const ResumeRequest& request) {

@@ -15,6 +15,7 @@
 #include "lancet/base/shown.h"
 #include "lancet/base/utf8.h"
 #include "lancet/comm/collect.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/data/tokenizer.h"
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/resume_point.h"
@@ -161,7 +162,8 @@ Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
   if (!fs::is_directory(checkpoints, ignored))
     return data_error(fmt::format(
         "{}: expected checkpoints/ (a run) or manifest.json (a checkpoint), found neither{}", from.string(),
-        fs::exists(from / "model.safetensors", ignored) ? "; lancet import reads Hugging Face's folders" : ""));
+        fs::exists(from / "model.safetensors", ignored) ? "; a folder of Hugging Face's format has config.json, too"
+                                                        : ""));
   std::vector<fs::path> folders;
   for (const std::int64_t step : steps) folders.push_back(checkpoints / checkpoint::folder_name(step));
   if (folders.empty())
@@ -180,7 +182,7 @@ Result<std::vector<fs::path>> agreed_checkpoints(const fs::path& from, comm::Com
 
 std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::path& run) {
   std::error_code ignored;
-  for (const fs::path& folder : {fs::path(config.data.tokenizer), run / own_tokenizer})
+  for (const fs::path& folder : {fs::path(config.data.tokenizer), run / own_tokenizer, run / config::source_folder})
     for (const char* file : {"tokenizer.json", "vocab.json"})
       if (!folder.empty() && fs::exists(folder / file, ignored)) return folder;
   return {};
@@ -226,7 +228,8 @@ Status write_weights(const fs::path& run, const config::Config& config, const ru
   return checkpoint::commit(files, checkpoints, manifest);
 }
 
-Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
+// The checkpoint alone decides whether a model can be read: a damaged file of the run beside it is a warning.
+Result<ModelFolder> open_model(const fs::path& folder, comm::Communicator& world) {
   LANCET_ASSIGN(Checkpoint opened, Checkpoint::open(folder));
   const checkpoint::Manifest& manifest = opened.manifest();
   const std::string where = (folder / "manifest.json").string();
@@ -242,11 +245,15 @@ Result<ModelFolder> open_model(const fs::path& folder, int ranks) {
     return data_error(fmt::format("{}: {}", where, status.error().message));
   config->mesh.stage = 1;  // a loaded model is on all ranks at once; the other axes may take those of the stages
   config->mesh.stage_blocks.clear();
-  if (!config::make_mesh(*config, ranks).ok()) config->mesh = {};
+  if (!config::make_mesh(*config, world.size()).ok()) config->mesh = {};
   const fs::path run = fs::absolute(folder / "").parent_path().parent_path().parent_path();
-  LANCET_ASSIGN(data::TextBounds bounds, data::model_bounds(run, int(config->model.vocab_size)));
+  std::optional<fs::path> source;
+  if (std::error_code error; fs::is_directory(run / config::source_folder, error)) source = run / config::source_folder;
+  auto bounds = data::bounds_in(run / "generation_config.json", int(config->model.vocab_size));
+  if (!bounds.ok() && world.rank() == 0) log::warn("{}; the ids that it names are left out", bounds.error().message);
   auto tokenizer = find_tokenizer(*config, run);
-  return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer), std::move(bounds)};
+  return ModelFolder{std::move(opened), std::move(*config), std::move(tokenizer),
+                     bounds.ok() ? *std::move(bounds) : data::TextBounds(), std::move(source)};
 }
 
 }  // namespace
@@ -267,7 +274,7 @@ Result<ModelFolder> load_newest(const fs::path& from, comm::Communicator& world,
   LANCET_ASSIGN(const std::vector<fs::path> folders, agreed_checkpoints(from, world));
   Error damage;
   for (const fs::path& folder : folders) {
-    auto opened = open_model(folder, world.size());
+    auto opened = open_model(folder, world);
     Status all = comm::agree(world, opened.ok() ? Status() : Status(opened.error()));
     if (all.ok()) {
       LANCET_TRY(agree_on_checkpoint(world, opened->checkpoint));
@@ -296,10 +303,6 @@ Status load_parameters(const Checkpoint& checkpoint, runtime::TensorStore& store
   return loaded;
 }
 
-namespace {
-
-// Writes the ids that begin and end texts into the folder's generation_config.json, beside what that holds. A file
-// that is no JSON object is replaced.
 Status write_bounds(const fs::path& folder, const data::TextBounds& bounds) {
   if (bounds.ends.empty()) return {};
   nlohmann::ordered_json config = nlohmann::ordered_json::object();
@@ -315,14 +318,16 @@ Status write_bounds(const fs::path& folder, const data::TextBounds& bounds) {
   return checkpoint::write_file(checkpoint::disk(), name, json_text(config, {.indent = 2}) + "\n");
 }
 
-}  // namespace
-
 Status save_model(const fs::path& run, config::Config config, runtime::TensorStore& store,
                   const std::optional<ModelTokenizer>& tokenizer,
-                  const std::function<void(std::int64_t, std::int64_t)>& progress, const data::TextBounds& bounds) {
+                  const std::function<void(std::int64_t, std::int64_t)>& progress, const data::TextBounds& bounds,
+                  const std::function<Status(const fs::path&)>& keep_source) {
   LANCET_ASSIGN(NewFolder folder, NewFolder::create(run));
   config.log.run_dir = run.string();
-  if (tokenizer) {
+  if (keep_source) {
+    LANCET_TRY(keep_source(folder.path() / config::source_folder));
+    if (tokenizer) config.data.tokenizer = (run / config::source_folder).string();
+  } else if (tokenizer) {
     LANCET_TRY(copy_tokenizer(*tokenizer, folder.path() / own_tokenizer));
     config.data.tokenizer = (run / own_tokenizer).string();
   }

@@ -253,7 +253,7 @@ class Scheduler {
       advance();
     }
     for (double end : result_.end) result_.makespan = std::max(result_.makespan, end);
-    result_.peak_bytes = states_[0].memory.peak_bytes();
+    for (const ClassState& state : states_) result_.peak_bytes.push_back(state.memory.peak_bytes());
     return std::move(result_);
   }
 

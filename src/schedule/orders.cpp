@@ -246,7 +246,7 @@ Orders::Found Orders::find(const ListOptions& options) const {
   for (const auto& [begin, jobs, before, after] : spans_) {
     const ListSchedule schedule = list_schedule(jobs, options, {block_bytes_, before, after});
     found.makespan += schedule.makespan;
-    found.peak_bytes = std::max(found.peak_bytes, schedule.peak_bytes);
+    found.peak_bytes = std::max(found.peak_bytes, schedule.peak_bytes.front());
     for (std::size_t i = found.order.size(); i < begin; ++i) found.order.push_back(id_of(i));
     for (InstructionId id : schedule.order) found.order.push_back(id_of(id.index() + begin));
   }

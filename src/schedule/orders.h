@@ -99,7 +99,8 @@ struct ListSchedule {
   Order order;              // all jobs, by start; needs come first
   std::vector<double> end;  // per job
   double makespan = 0;
-  std::int64_t peak_bytes = 0;  // of the blocks; each is alive from the start of its first job to the end of its last
+  // By class, of its blocks; each is alive from the start of its first job to the end of its last.
+  std::vector<std::int64_t> peak_bytes;
 };
 
 // The blocks that the jobs touch.

@@ -64,16 +64,26 @@ Candidate chunk_all_reduces(const Step& step, const config::Overlap&, Candidate 
   return as_it_is(step, std::move(candidate.how), std::move(ordered.program), std::move(op_costs), std::move(needed));
 }
 
-// The micro batches of a step are those of a pipeline of one stage. Weight gradients fill gaps.
+// The micro batches of a step are those of a pipeline of one stage. Weight gradients fill gaps. The search is on a few
+// of them.
 Candidate order_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate) {
-  if (ir::micro_batches(candidate.program) == 1) return candidate;
+  constexpr int few = 6;
+  const int count = ir::micro_batches(candidate.program);
+  if (count == 1) return candidate;
+  const auto class_of = [&](const Candidate& of, const Dependencies& needed) {
+    return RankClass{of.program, needed, of.op_costs, step.costs().interference(), step.costs().launch_ms()};
+  };
   const Dependencies needed = ir::dependencies(candidate.program);
-  const RankClass all{candidate.program, needed, candidate.op_costs, step.costs().interference(),
-                      step.costs().launch_ms()};
+  const RankClass all = class_of(candidate, needed);
+  const bool is_long = candidate.one && count > few;
+  const Candidate sample = is_long ? in_micro_batches(*candidate.one, few) : Candidate();
+  const Dependencies needed_of_sample = ir::dependencies(sample.program);
+  const RankClass some = class_of(sample, needed_of_sample);
   const std::int64_t most_bytes = overlap.memory_factor == 0
                                       ? std::numeric_limits<std::int64_t>::max()
                                       : std::int64_t(overlap.memory_factor * double(step.arena_bytes()));
-  std::optional<StagesOrder> found = search_stages({&all, 1}, {&all, 1}, ir::Mesh(), {&most_bytes, 1});
+  const ir::Mesh one_stage;
+  auto found = StagesSearch({&all, 1}, {is_long ? &some : &all, 1}, one_stage).within({&most_bytes, 1});
   if (!found) return candidate;
   auto& [program, dependencies] = found->stages.front();
   std::vector<cost::OpCost> op_costs = cost::op_costs(step.costs(), program).value();

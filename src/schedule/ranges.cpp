@@ -282,7 +282,7 @@ class PipelineCosts {
  private:
   double in_parts(const Cut& cut, std::size_t first, std::size_t last, int parts) const {
     if (!forced_ && least_ms(cut, first, last, parts) >= whole_ms(first, last)) return infeasible;
-    return pipeline_ms(cut, first, last, parts);
+    return noted_ms(cut, first, last, parts);
   }
 
   // What the busiest stream takes alone: no pipeline of the range in these parts is shorter.
@@ -295,11 +295,12 @@ class PipelineCosts {
     return *std::ranges::max_element(busy);
   }
 
-  // The range that is not split; the dynamic programme asks for one range after the other.
-  double whole_ms(std::size_t first, std::size_t last) const {
-    if (last_whole_.first != Span{first, last})
-      last_whole_ = {{first, last}, pipeline_ms(cut_named("batch"), first, last, 1)};
-    return last_whole_.second;
+  double whole_ms(std::size_t first, std::size_t last) const { return noted_ms(cut_named("batch"), first, last, 1); }
+
+  double noted_ms(const Cut& cut, std::size_t first, std::size_t last, int parts) const {
+    const auto [found, is_new] = step_.notes().pipeline_ms[&cut].try_emplace({first, last, std::size_t(parts)});
+    if (is_new) found->second = pipeline_ms(cut, first, last, parts);
+    return found->second;
   }
 
   // The paper's simulation: an instruction starts when what it waits for has ended and its side is free. Sides do not
@@ -380,7 +381,6 @@ class PipelineCosts {
   const bool forced_;                     // no MoE layer stays whole
   const std::vector<bool> per_token_;     // of the step
   std::vector<std::size_t> last_reader_;  // by tensor; beyond the step: an output
-  mutable std::pair<Span, double> last_whole_;
 };
 
 // iota in groups: as many as are between two MoE layers, so that no range holds two.

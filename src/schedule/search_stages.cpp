@@ -20,6 +20,7 @@
 #include "lancet/schedule/stage_graph.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <tuple>
 
@@ -31,13 +32,12 @@
 #include "orders.h"
 
 namespace lancet::schedule {
-namespace {
 
 // The memory that a stage counts on, relative to what it has: at first, at the next try at most, and at the last.
 constexpr double most_memory = 1.4, less_memory = 0.985, least_memory = 0.5;
 
 // Of a stage.
-struct Settings {
+struct StageSettings {
   bool backward_first = false;
   bool weights_first = false;  // W goes before all others where there is no room for a forward pass, either
   bool best_filler = false;    // ListOptions
@@ -46,6 +46,33 @@ struct Settings {
 };
 
 using Kind = PassKind;
+
+// The memory of a stage: its tensors, and what a micro batch takes if it runs alone in the order of the program.
+struct StageMemory {
+  Blocks blocks;
+  std::int64_t kept = 0, forward = 0;  // at the end of the forward pass, and the most in it
+  std::int64_t backward = 0;           // the most in the backward pass, on top of what is kept
+
+  StageMemory(const ir::Program& program, const std::vector<Kind>& kinds) : blocks(program) {
+    LiveBlocks alive = blocks.live();
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      if (program.instructions[i].micro_batch > 0 || kinds[i] == Kind::late) continue;
+      alive.start(blocks.of[i]);
+      if (kinds[i] == Kind::forward)
+        forward = std::max(forward, alive.bytes());
+      else
+        backward = std::max(backward, alive.bytes() - kept);
+      alive.finish(blocks.of[i]);
+      if (kinds[i] == Kind::forward) kept = alive.bytes();
+    }
+  }
+  // What a forward pass needs besides room for a backward pass.
+  std::int64_t next() const { return std::max(kept, forward - backward); }
+  // Of all tensors.
+  std::int64_t all() const { return std::accumulate(blocks.bytes.begin(), blocks.bytes.end(), std::int64_t{0}); }
+};
+
+namespace {
 
 // The dependencies with those of what is computed again.
 Dependencies with_late_recompute(const RankClass& stage, const std::vector<Kind>& kinds) {
@@ -63,33 +90,6 @@ Dependencies with_late_recompute(const RankClass& stage, const std::vector<Kind>
   }
   join(needed, extra);
   return needed;
-}
-
-// The memory of a stage: its tensors, and what a micro batch takes if it runs alone in the order of the program.
-struct StageMemory {
-  Blocks blocks;
-  std::int64_t kept = 0, forward = 0;  // at the end of the forward pass, and the most in it
-  std::int64_t backward = 0;           // the most in the backward pass, on top of what is kept
-
-  StageMemory(const ir::Program& program, const std::vector<Kind>& kinds);
-  // What a forward pass needs besides room for a backward pass.
-  std::int64_t next() const { return std::max(kept, forward - backward); }
-  // Of all tensors.
-  std::int64_t all() const { return std::accumulate(blocks.bytes.begin(), blocks.bytes.end(), std::int64_t{0}); }
-};
-
-StageMemory::StageMemory(const ir::Program& program, const std::vector<Kind>& kinds) : blocks(program) {
-  LiveBlocks alive = blocks.live();
-  for (std::size_t i = 0; i < kinds.size(); ++i) {
-    if (program.instructions[i].micro_batch > 0 || kinds[i] == Kind::late) continue;
-    alive.start(blocks.of[i]);
-    if (kinds[i] == Kind::forward)
-      forward = std::max(forward, alive.bytes());
-    else
-      backward = std::max(backward, alive.bytes() - kept);
-    alive.finish(blocks.of[i]);
-    if (kinds[i] == Kind::forward) kept = alive.bytes();
-  }
 }
 
 // The nodes of the graph as jobs of rank classes. A weight gradient is a filler.
@@ -124,10 +124,11 @@ std::vector<Job> jobs_of(std::span<const RankClass> stages, const StageGraph& gr
   return jobs;
 }
 
-class Search {
+}  // namespace
+
+class StagesSearch::Search {
  public:
-  Search(std::span<const RankClass> stages, const ir::Mesh& mesh, std::span<const std::int64_t> most_bytes)
-      : work_(stages), mesh_(mesh), most_bytes_(most_bytes) {
+  Search(std::span<const RankClass> stages, const ir::Mesh& mesh) : work_(stages), mesh_(mesh) {
     std::vector<RankClass> late;
     needed_.reserve(stages.size());
     for (const RankClass& stage : stages) {
@@ -141,33 +142,38 @@ class Search {
   }
 
   // The order with these settings; if each with less memory needs too much, as far as they say, nothing.
-  std::optional<StagesOrder> with(std::vector<Settings> settings) {
+  std::optional<StagesOrder> with(std::vector<StageSettings> settings, std::span<const std::int64_t> most_bytes) {
+    most_bytes_ = most_bytes;
+    best_.reset();
     try_within_memory(settings);
     for (std::size_t stage = 0; !best_ && stage < settings.size(); ++stage)
       settings[stage].memory = first_memory(int(stage));
     if (!best_) try_within_memory(std::move(settings));
-    return std::move(best_);
+    return best_;
   }
 
-  const std::vector<Settings>& settings() const { return best_settings_; }
+  const std::vector<StageSettings>& settings() const { return best_settings_; }
 
-  std::optional<StagesOrder> run() {
+  // An order that is shorter than those found before within less memory; else nothing.
+  std::optional<StagesOrder> run(std::span<const std::int64_t> most_bytes) {
+    most_bytes_ = most_bytes;
+    const double before = best_ ? best_->makespan : std::numeric_limits<double>::infinity();
     const int stages = int(work_.size());
     for (const bool weights_first : {false, true})
       for (const bool backward_first : {false, true})
         for (int more = 0; more < std::max(4, stages); ++more) {
-          std::vector<Settings> settings;
+          std::vector<StageSettings> settings;
           for (int stage = 0; stage < stages; ++stage)
             settings.push_back({backward_first, weights_first, false, stages - stage + more, first_memory(stage)});
           try_within_memory(std::move(settings));
         }
     if (best_) {
-      std::vector<Settings> fitting = best_settings_;
-      for (Settings& of : fitting) of.best_filler = true;
+      std::vector<StageSettings> fitting = best_settings_;
+      for (StageSettings& of : fitting) of.best_filler = true;
       try_within_memory(std::move(fitting));
     }
     for (std::size_t stage = 0; best_ && stage < work_.size(); ++stage) change(stage);
-    return std::move(best_);
+    return best_ && best_->makespan < before ? best_ : std::nullopt;
   }
 
  private:
@@ -179,58 +185,68 @@ class Search {
   // Changes one setting of a stage after the other.
   void change(std::size_t stage) {
     const auto with = [&](auto set) {
-      std::vector<Settings> settings = best_settings_;
+      std::vector<StageSettings> settings = best_settings_;
       set(settings[stage]);
       try_within_memory(std::move(settings));
     };
-    with([](Settings& of) { of.backward_first = !of.backward_first; });
-    with([](Settings& of) { of.weights_first = !of.weights_first; });
-    with([](Settings& of) { of.best_filler = !of.best_filler; });
-    with([](Settings& of) { ++of.ahead; });
-    with([](Settings& of) { of.ahead = std::max(1, of.ahead - 1); });
-    with([&](Settings& of) { of.memory = first_memory(int(stage)); });
+    with([](StageSettings& of) { of.backward_first = !of.backward_first; });
+    with([](StageSettings& of) { of.weights_first = !of.weights_first; });
+    with([](StageSettings& of) { of.best_filler = !of.best_filler; });
+    with([](StageSettings& of) { ++of.ahead; });
+    with([](StageSettings& of) { of.ahead = std::max(1, of.ahead - 1); });
+    with([&](StageSettings& of) { of.memory = first_memory(int(stage)); });
   }
 
-  // Counts on less where a stage needs too much memory, until none does. An order is evaluated if its list schedule is
-  // shorter than the best evaluated one.
-  void try_within_memory(std::vector<Settings> settings) {
+  // Counts on less where a stage needs too much memory, until none does. What is alive at once in a list schedule is
+  // known before its order is simulated, or packed into arenas. An order is evaluated if its list schedule is shorter
+  // than the best evaluated one.
+  void try_within_memory(std::vector<StageSettings> settings) {
     StagesOrder found;
-    std::vector<std::int64_t> arenas;
     Order last;
-    for (;;) {
+    while (counts_on_enough(settings)) {
       ListSchedule list = list_schedule(jobs_, urgencies(settings), classes(settings));
       if (best_ && list.makespan >= best_->makespan) return;
+      if (!fits(list.peak_bytes, settings)) continue;
       if (list.order != last) {
         const Listed orders = listed(list);
         const double makespan = simulated(orders);
         if (best_ && makespan >= best_->makespan * (1 - 1e-9)) return;
         found = {{}, makespan};
-        arenas.clear();
         for (std::size_t stage = 0; stage < work_.size(); ++stage) {
           found.stages.push_back(
               {permuted(work_[stage].program, orders.of[stage]), renumbered(orders.needed[stage], orders.of[stage])});
-          arenas.push_back(arena_bytes(found.stages[stage].program, found.stages[stage].needed));
+          found.arenas.push_back(arena_bytes(found.stages[stage].program, found.stages[stage].needed));
         }
         last = std::move(list.order);
       }
-      bool fits = true;
-      for (std::size_t stage = 0; stage < work_.size(); ++stage) {
-        if (arenas[stage] <= most_bytes_[stage]) continue;
-        fits = false;
-        const double most = double(most_bytes_[stage]);
-        const double memory = double(settings[stage].memory) * std::min(less_memory, most / double(arenas[stage]));
-        if (memory < least_memory * most) return;
-        settings[stage].memory = std::int64_t(memory);
-      }
-      if (!fits) continue;
+      if (!fits(found.arenas, settings)) continue;
       best_ = std::move(found);
       best_settings_ = settings;
       return;
     }
   }
 
+  bool counts_on_enough(std::span<const StageSettings> settings) const {
+    for (std::size_t stage = 0; stage < settings.size(); ++stage)
+      if (double(settings[stage].memory) < least_memory / most_memory * double(first_memory(int(stage)))) return false;
+    return true;
+  }
+
+  // Whether no stage needs too much. Those that do count on less.
+  bool fits(std::span<const std::int64_t> bytes, std::vector<StageSettings>& settings) const {
+    bool fits = true;
+    for (std::size_t stage = 0; stage < bytes.size(); ++stage) {
+      const std::int64_t most = most_bytes_[stage];
+      if (bytes[stage] <= most) continue;
+      fits = false;
+      std::int64_t& memory = settings[stage].memory;
+      memory = std::int64_t(double(memory) * std::min(less_memory, double(most) / double(bytes[stage])));
+    }
+    return fits;
+  }
+
   // One pass, forward or backward, goes before the other, then the earlier micro batch, then the longest chain.
-  std::vector<double> urgencies(std::span<const Settings> settings) const {
+  std::vector<double> urgencies(std::span<const StageSettings> settings) const {
     std::vector<std::tuple<int, int, double, std::size_t>> sorted;
     for (std::size_t id = 0; id < graph_.nodes.size(); ++id) {
       const StageNode& node = graph_.nodes[id];
@@ -247,7 +263,7 @@ class Search {
     return urgency;
   }
 
-  std::vector<ListClass> classes(std::span<const Settings> settings) const {
+  std::vector<ListClass> classes(std::span<const StageSettings> settings) const {
     std::vector<ListClass> classes;
     for (std::size_t stage = 0; stage < settings.size(); ++stage) {
       const StageMemory& memory = memory_[stage];
@@ -300,25 +316,26 @@ class Search {
 
   const std::span<const RankClass> work_;
   const ir::Mesh& mesh_;
-  const std::span<const std::int64_t> most_bytes_;
+  std::span<const std::int64_t> most_bytes_;
   StageGraph graph_;
   std::vector<std::vector<Kind>> kinds_;
   std::vector<StageMemory> memory_;   // by stage
   std::vector<Job> jobs_;             // by node
   std::vector<Dependencies> needed_;  // by stage
   std::optional<StagesOrder> best_;
-  std::vector<Settings> best_settings_;  // by stage
+  std::vector<StageSettings> best_settings_;  // by stage
 };
 
-}  // namespace
+StagesSearch::StagesSearch(std::span<const RankClass> stages, std::span<const RankClass> few, const ir::Mesh& mesh)
+    : few_(std::make_unique<Search>(few, mesh)) {
+  if (few.data() != stages.data()) all_ = std::make_unique<Search>(stages, mesh);
+}
+StagesSearch::~StagesSearch() = default;
 
-std::optional<StagesOrder> search_stages(std::span<const RankClass> stages, std::span<const RankClass> few,
-                                         const ir::Mesh& mesh, std::span<const std::int64_t> most_bytes) {
+std::optional<StagesOrder> StagesSearch::within(std::span<const std::int64_t> most_bytes) {
   if (std::ranges::any_of(most_bytes, [](std::int64_t most) { return most <= 0; })) return std::nullopt;
-  Search search(few, mesh, most_bytes);
-  auto found = search.run();
-  if (!found || few.data() == stages.data()) return found;
-  return Search(stages, mesh, most_bytes).with(search.settings());
+  auto found = few_->run(most_bytes);
+  return found && all_ ? all_->with(few_->settings(), most_bytes) : found;
 }
 
 }  // namespace lancet::schedule

@@ -5,6 +5,8 @@
 #include <numbers>
 #include <string_view>
 
+#include "lancet/config/hugging_face.h"
+#include "lancet/models/hugging_face.h"
 #include "lancet/run/checkpoint_tensors.h"
 
 namespace lancet::train {
@@ -31,15 +33,15 @@ Status RunStart::begin(const run::ResumePoint& start) {
   LANCET_TRY(comm::agree(state_.world, tokenizer.ok() ? Status() : Status(tokenizer.error())));
   state_.tokenizer = *std::move(tokenizer);
   if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
+  if (start.kind == run::ResumePoint::Kind::weights && config::is_hugging_face(start.folders.front()))
+    return begin_from(start.folders.front());
   Error damage;
   for (const std::filesystem::path& folder : start.folders) {
     LANCET_ASSIGN(const bool begun, begin_at(folder, start.kind, damage));
     if (begun) return {};
     LANCET_ASSIGN(const bool removed, run::is_removed(folder, state_.world));
     if (removed) {  // by the run that --init-from or --resume names, which has a newer one
-      LANCET_ASSIGN(
-          const auto again,
-          run::find_resume_point(state_.asked, {state_.options.resume, state_.options.init_from}, state_.world));
+      LANCET_ASSIGN(const auto again, run::find_resume_point(state_.asked, state_.resume_request(), state_.world));
       return begin(again);
     }
     if (state_.is_rank0() && start.folders.size() > 1) log::warn("not whole, left out: {}", damage.message);
@@ -50,6 +52,31 @@ Status RunStart::begin(const run::ResumePoint& start) {
         "folder. The last one: {}",
         start.folders.size(), start.folders[0].parent_path().string(), damage.message);
   return damage;
+}
+
+// Each rank reads what it holds; rank 0 keeps the folder's small files, so that the run needs it no more.
+Status RunStart::begin_from(const std::filesystem::path& folder) {
+  comm::Communicator& world = state_.world;
+  auto opened = models::HuggingFaceFolder::open(folder, state_.options.accepted);
+  LANCET_TRY(comm::agree(world, opened.ok() ? Status() : Status(opened.error())));
+  const config::Model asked = state_.asked.model.on(config::mesh_of(state_.asked, world.size()));
+  LANCET_TRY(comm::agree(world, config::check_same_model(asked, opened->config().model, folder.string())));
+  const auto tokenizer = opened->tokenizer();
+  const data::TokenizerId saved{tokenizer ? tokenizer->tokenizer.hash() : 0, folder.string()};
+  LANCET_TRY(comm::agree(world, data::check_same(saved, state_.tokenizer)));
+  LANCET_TRY(make_trainer());
+  Status loaded = models::load_parameters(*opened, state_.trainer->store());
+  if (loaded.ok() && state_.is_rank0()) {
+    loaded = opened->check_head();
+    const std::filesystem::path run = state_.config.log.run_dir;
+    if (loaded.ok()) loaded = opened->keep_files(run / config::source_folder);
+    if (auto bounds = opened->bounds(tokenizer.has_value()); loaded.ok())
+      loaded = bounds.ok() ? run::write_bounds(run, *bounds) : Status(bounds.error());
+  }
+  LANCET_TRY(comm::agree(world, loaded));
+  if (state_.tokenizer.hash == 0) state_.tokenizer = saved;
+  from_ = folder;
+  return {};
 }
 
 // False, with the error in `damage`, if the checkpoint is not whole.
@@ -118,10 +145,11 @@ void RunStart::announce(const run::ResumePoint& start) const {
     log::info("resume     after step {} from {}, saved on {} rank{}", position.step, from_.string(), saved_on_,
               saved_on_ == 1 ? "" : "s");
   if (start.kind == run::ResumePoint::Kind::weights)
-    log::info("weights    of step {} from {}", from_step_, from_.string());
-  if (start.kind == run::ResumePoint::Kind::resume && !state_.options.init_from.empty())
-    log::info("note: --init-from {} was not needed: the run resumes from {}, its own checkpoint",
-              state_.options.init_from, from_.string());
+    log::info("weights    {}from {}", saved_on_ > 0 ? fmt::format("of step {} ", from_step_) : "", from_.string());
+  if (const std::string& named = state_.resume_request().init_from;
+      start.kind == run::ResumePoint::Kind::resume && !named.empty())
+    log::info("note: {} {} was not needed: the run resumes from {}, its own checkpoint",
+              state_.options.init_from.empty() ? "model.from" : "--init-from", named, from_.string());
   for (const std::string& note : notes_) log::info("           {}", note);
   const config::Train& train = state_.config.train;
   for (const std::string& fields : config::without_effect(state_.config, state_.world.size()))

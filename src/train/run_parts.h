@@ -45,6 +45,10 @@ struct RunState {
       : asked(config), config(config), world(world), options(options) {}
 
   bool is_rank0() const { return world.rank() == 0; }
+  run::ResumeRequest resume_request() const {
+    const bool is_given = !options.resume.empty() || !options.init_from.empty();
+    return {options.resume, is_given ? options.init_from : asked.model.from};
+  }
   checkpoint::FileSystem& files() const { return options.files ? *options.files : checkpoint::disk(); }
   bool can_save() const { return config.holds_model(); }
   void note_plan() { plan_hash = hex(hash64(ir::print(trainer->executor().plan()))); }
@@ -90,6 +94,7 @@ class RunStart {
   bool is_at_start() const { return !from_.empty() && state_.position.step == from_step_; }
 
  private:
+  Status begin_from(const std::filesystem::path& folder);
   Result<bool> begin_at(const std::filesystem::path& folder, run::ResumePoint::Kind kind, Error& damage);
   Status make_trainer();
   void announce_saving() const;

@@ -68,7 +68,7 @@ class Run {
     comm::Communicator& world = state_.world;
     LANCET_TRY(comm::broadcast_status(world, records_.take_folder(), 0));  // first: no other run changes what is found
     LANCET_ASSIGN(const run::ResumePoint start,
-                  run::find_resume_point(state_.asked, {state_.options.resume, state_.options.init_from}, world));
+                  run::find_resume_point(state_.asked, state_.resume_request(), world));
     const bool resumes = start.kind == run::ResumePoint::Kind::resume;
     LANCET_TRY(start_.begin(start));
     LANCET_TRY(comm::broadcast_status(world, records_.open(resumes), 0));

@@ -7,7 +7,9 @@
 #include "cli/support.h"
 #include "lancet/base/files.h"
 #include "lancet/base/hash.h"
+#include "lancet/base/json.h"
 #include "lancet/checkpoint/checkpoint.h"
+#include "lancet/checkpoint/safetensors.h"
 #include "lancet/data/tokenizer.h"
 #include "program.h"
 
@@ -58,7 +60,9 @@ TEST_CASE("an import without one of a tokenizer's two files says that it leaves 
   CHECK(outcome.lines_with("warning: ") == !removed.empty());
   CHECK(outcome.lines_with("warning: " + hf + cause + "; the model is imported without its tokenizer") ==
         !removed.empty());
-  CHECK(std::filesystem::exists(run + "/tokenizer") == removed.empty());
+  std::ifstream config(run + "/config.json");
+  const auto kept = test::json_in(std::string(std::istreambuf_iterator<char>(config), {}));
+  CHECK(kept["data"]["tokenizer"] == (removed.empty() ? run + "/hugging_face" : ""));
 }
 
 TEST_CASE(
@@ -74,10 +78,10 @@ TEST_CASE(
   CHECK(outcome.lines_with("warning: " + hf + "/tokenizer.json: decoder.type: expected one of ") == 1);
   CHECK(outcome.lines_with("found null; the model is imported without its tokenizer") == 1);
   REQUIRE(test::lancet("export --to hf --from " + (folder / "run") + " --out " + (folder / "out")).code == 0);
-  std::ifstream in(folder / "out/config.json");
-  const auto config = test::json_in(std::string(std::istreambuf_iterator<char>(in), {}));
-  CHECK(config["eos_token_id"] == test::json_in("[3, 60]"));
-  CHECK(config["bos_token_id"] == 5);
+  for (const char* file : {"/tokenizer.json", "/generation_config.json"})
+    CHECK(read_file(folder / "out" + file, "a copy").value() == read_file(hf + file, "a file").value());
+  CHECK(test::json_in(read_file(folder / "run/generation_config.json", "the run's").value())["eos_token_id"] ==
+        test::json_in("[3, 60]"));
   CHECK(outcome.lines_with("eos_token_id: expected ids below the model's 71, found 99999; such ids are left out") == 1);
   std::string ids;  // the tokens that the model would draw but for the end
   for (int id = 0; id < 71; ++id) ids += (id > 0 ? ", " : "") + std::to_string(id);
@@ -101,8 +105,99 @@ TEST_CASE("an import keeps a tokenizer beside a malformed generation_config.json
   CHECK(outcome.lines_with("warning: ") == 2);
   CHECK(outcome.lines_with("warning: " + hf + "/generation_config.json:") == 1);
   CHECK(outcome.lines_with("add_prefix_space is not applied") == 1);
-  const auto written = read_file(folder / "run/tokenizer/generation_config.json", "the ids that end texts");
-  CHECK(test::json_in(written.value())["eos_token_id"] == 256);
+  REQUIRE(test::lancet("export --to hf --from " + (folder / "run") + " --out " + (folder / "out")).code == 0);
+  CHECK(read_file(folder / "out/generation_config.json", "a copy").value() == content);
+}
+
+namespace {
+
+// A fixture's folder with small files beside it.
+std::string family_folder(const test::TemporaryFolder& folder, const std::string& name) {
+  const std::string hf = folder / name;
+  std::filesystem::copy(LANCET_SOURCE_DIR "/tests/reference/hugging_face/" + name, hf);
+  std::filesystem::remove(hf + "/logits.safetensors");
+  folder.write(name + "/generation_config.json", R"({"eos_token_id": 2,  "temperature": 0.6})");
+  folder.write(name + "/special_tokens_map.json", R"({"pad_token":   "<pad>"})");
+  folder.write(name + "/chat_template.jinja", "{{ messages }}");
+  return hf;
+}
+
+// Compares all tensors, fields and small files of two folders.
+void check_same_folder(const std::string& hf, const std::string& out, const std::string& config_of = {}) {
+  const auto before = checkpoint::SafetensorsFile::open(hf + "/model.safetensors").value(),
+             after = checkpoint::SafetensorsFile::open(out + "/model.safetensors").value();
+  CHECK(before.tensors().size() == after.tensors().size());
+  for (const checkpoint::TensorInfo& tensor : before.tensors()) {
+    INFO(tensor.name);
+    const checkpoint::TensorInfo* found = after.find(tensor.name);
+    REQUIRE(found);
+    CHECK(to_string(*found) == to_string(tensor));
+    std::vector<std::byte> old_bytes(tensor.bytes()), new_bytes(found->bytes());
+    REQUIRE(before.read(tensor, 0, old_bytes).ok());
+    REQUIRE(after.read(*found, 0, new_bytes).ok());
+    CHECK(old_bytes == new_bytes);
+  }
+  const auto text = [](const std::string& path) { return read_file(path, "a file").value(); };
+  CHECK(test::json_in(text(out + "/config.json")) ==
+        test::json_in(text((config_of.empty() ? hf : config_of) + "/config.json")));
+  for (const char* file : {"/generation_config.json", "/special_tokens_map.json", "/chat_template.jinja"})
+    CHECK(text(out + file) == text(hf + file));
+}
+
+}  // namespace
+
+TEST_CASE("a model that was imported and not trained is exported as it was, directly as well") {
+  const std::string name = GENERATE("llama", "qwen3", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe");
+  const test::TemporaryFolder folder;
+  const std::string hf = family_folder(folder, name), run = folder / "run", out = folder / "out";
+  const auto imported = test::lancet("import --from " + hf + " --out " + run);
+  INFO(imported.output);
+  REQUIRE(imported.code == 0);
+  REQUIRE(test::lancet("export --to hf --from " + run + " --out " + out).code == 0);
+  check_same_folder(hf, out);
+  REQUIRE(test::lancet("export --to hf --from " + hf + " --out " + (folder / "direct")).code == 0);
+  check_same_folder(hf, folder / "direct");
+  const auto narrow = test::lancet("export --to hf --dtype bf16 --from " + run + " --out " + (folder / "bf16"));
+  REQUIRE(narrow.code == 0);
+  const auto all = checkpoint::SafetensorsFile::open(folder / "bf16/model.safetensors").value();
+  for (const checkpoint::TensorInfo& tensor : all.tensors()) CHECK(tensor.dtype == "BF16");
+}
+
+TEST_CASE("a field that is not known is an error unless it is accepted, and is exported again") {
+  const test::TemporaryFolder folder;
+  const std::string hf = family_folder(folder, "qwen3");
+  auto config = test::json_in(read_file(hf + "/config.json", "a config").value());
+  config["new_scale"] = 2;
+  folder.write("qwen3/config.json", json_text(config));
+  const std::string import = "import --from " + hf + " --out " + (folder / "run");
+  const auto refused = test::lancet(import);
+  CHECK(refused.code == 3);
+  CHECK(refused.lines_with("error: " + hf + "/config.json: new_scale: expected a field of \"qwen3\" that is known") ==
+        1);
+  CHECK_FALSE(std::filesystem::exists(folder / "run"));
+  REQUIRE(test::lancet(import + " --accept-field new_scale").code == 0);
+  REQUIRE(test::lancet("export --to hf --from " + (folder / "run") + " --out " + (folder / "out")).code == 0);
+  check_same_folder(hf, folder / "out");
+}
+
+TEST_CASE("a model is read from a whole checkpoint, whatever is left of the files of its run") {
+  const test::TemporaryFolder folder;
+  const std::string run = folder / "run", bounds = run + "/generation_config.json";
+  REQUIRE(test::lancet("import " + from_gpt2 + " --out " + run).code == 0);
+  folder.write("run/generation_config.json", R"({"eos_token_id": 7})");
+  folder.write("run/config.json", GENERATE("", R"({"model": {"n_la)"));
+  const auto sound = test::lancet("export --to hf --from " + run + " --out " + (folder / "sound"));
+  INFO(sound.output);
+  CHECK(sound.code == 0);
+  CHECK(sound.lines_with("warning: ") == 0);
+  CHECK(test::json_in(read_file(folder / "sound/config.json", "").value())["eos_token_id"] == 7);
+  folder.write("run/generation_config.json", "");
+  const auto without = test::lancet("export --to hf --from " + run + " --out " + (folder / "without"));
+  INFO(without.output);
+  CHECK(without.code == 0);
+  CHECK(without.lines_with("warning: ") == 1);
+  CHECK(without.lines_with("warning: " + bounds + ": expected JSON, found no text; the ids that it names") == 1);
+  CHECK(test::json_in(read_file(folder / "without/config.json", "").value())["eos_token_id"].is_null());
 }
 
 TEST_CASE("a destination that cannot be written is reported before the model is read") {

@@ -1,6 +1,11 @@
 // Wrong command lines of every command: one line that names the place, the expected and the found value; exit code 2.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/ioctl.h>
+
 #include <catch2/catch.hpp>
 
+#include "processes.h"
 #include "program.h"
 
 namespace lancet {
@@ -141,6 +146,54 @@ TEST_CASE("scripts/test.sh ends with the last lines of each failed test") {
       printed("failed_tests", first + "d\" classname=\"d\" status=\"fail\">\n<system-out>" + many + "</system-out>\n");
   CHECK(of_many.starts_with("-- d\n41\n42\n"));
   CHECK(of_many.ends_with("\n98\n99\n\n"));
+}
+
+namespace {
+
+// What the program writes to a descriptor that is a small, non-blocking pipe, which is read only once it is full.
+test::Outcome through_full_pipe(int descriptor, std::string argument, std::string other) {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  constexpr int size = 4096;
+  REQUIRE(::fcntl(ends[1], F_SETPIPE_SZ, size) == size);
+  REQUIRE(::fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+  std::string program = LANCET_BINARY;
+  char* const arguments[] = {program.data(), argument.data(), other.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], descriptor);
+  pid_t child = 0;
+  REQUIRE(posix_spawn(&child, program.c_str(), &actions, nullptr, arguments, environ) == 0);
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  int status = 0, waiting = 0;
+  bool ended = false;
+  CHECK(test::wait_until([&] {
+    ended = ::waitpid(child, &status, WNOHANG) == child;
+    return ended || (::ioctl(ends[0], FIONREAD, &waiting) == 0 && waiting == size);
+  }));
+  test::Outcome outcome;
+  char buffer[size];
+  for (ssize_t count; (count = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    outcome.output.append(buffer, std::size_t(count));
+  ::close(ends[0]);
+  if (!ended) ::waitpid(child, &status, 0);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("output waits for the reader of a pipe that is full and non-blocking") {
+  const auto help = through_full_pipe(STDOUT_FILENO, "train", "--help");
+  CHECK(help.code == 0);
+  CHECK(help.output == test::lancet("train --help").output);
+  CHECK(help.output.size() > 10000);
+  const std::string name(9000, 'x');
+  const auto error = through_full_pipe(STDERR_FILENO, "plan", name);
+  CHECK(error.code == 2);
+  CHECK(error.output == test::lancet("plan " + name).output);
+  CHECK(error.output.size() > name.size());
 }
 
 }  // namespace lancet

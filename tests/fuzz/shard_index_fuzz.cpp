@@ -30,7 +30,7 @@ const test::ScratchFolder& folder() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   folder().write(std::string(models::index_file).c_str(), {reinterpret_cast<const char*>(data), size});
   const test::AllocationLimit limit(size, 256);
-  const auto files = models::TensorFiles::open(folder().path());
+  const auto files = models::TensorFiles::open(folder().path(), "");
   if (!test::is_read(files, ExitCode::data)) return 0;
   for (const auto& [name, tensor] : files->tensors())
     if ((name != "x" && name != "y") || tensor.file->path().parent_path() != folder().path()) abort();

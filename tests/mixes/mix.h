@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <initializer_list>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "declared_costs.h"
@@ -18,20 +21,79 @@
 
 namespace lancet::test {
 
-// Three blocks, of which 0 and 2 are MoE layers. Adam divides by no less than train.adam_eps, since it would else make
-// steps of full length of gradients that are rounding alone.
-constexpr const char* base_of_mixes = R"({
-  "model": {"n_layer": 3, "n_head": 4, "n_embd": 16, "n_positions": 16, "vocab_size": 61, "vocab_pad_multiple": 8,
-            "initializer_range": 0.1, "num_local_experts": 4, "router_group_size": 1, "router_aux_loss_coef": 0.1,
-            "router_aux_loss_scope": "global"},
-  "data": {"synthetic": true},
-  "train": {"steps": 3, "seq_len": 8, "micro_batch_size": 2, "optimizer": "sgd", "lr": 0.1, "adam_eps": 0.1,
-            "stop_after": 1, "save_interval": 1000, "save_buffer_mb": 8},
-  "mesh": {"data": 1, "expert": 1},
-  "overlap": {"memory_factor": 10},
-  "log": {"interval": 1000, "peak_tflops": 1},
+// A family's fields, of those that a mix sets, which have other names than GPT-2's or are not there ("").
+struct FamilyNames {
+  std::string_view family;
+  std::vector<std::pair<std::string_view, std::string_view>> names;
+  std::string_view of(std::string_view field) const {
+    const auto found = std::ranges::find(names, field, [](const auto& name) { return name.first; });
+    return found == names.end() ? field : found->second;
+  }
+};
+
+inline const FamilyNames& names_of(std::string_view family) {
+  static const auto with_sizes = [](std::string_view name, auto more) {
+    FamilyNames all{name, more};
+    all.names.insert(all.names.end(), {{"n_layer", "num_hidden_layers"},
+                                       {"n_head", "num_attention_heads"},
+                                       {"n_embd", "hidden_size"},
+                                       {"n_positions", "max_position_embeddings"},
+                                       {"first_k_dense_replace", ""},
+                                       {"n_shared_experts", ""}});
+    return all;
+  };
+  using Names = decltype(FamilyNames::names);
+  static const Names dense{{"num_local_experts", ""},
+                           {"router_group_size", ""},
+                           {"router_aux_loss_coef", ""},
+                           {"router_aux_loss_scope", ""},
+                           {"moe_layer_freq", ""}};
+  static const Names qwen{{"num_local_experts", "num_experts"}, {"moe_layer_freq", "decoder_sparse_step"}};
+  static const FamilyNames all[] = {
+      {"gpt2", {}},
+      with_sizes("mixtral", Names{{"moe_layer_freq", ""}, {"norm_topk_prob", ""}, {"moe_intermediate_size", ""}}),
+      with_sizes("olmoe",
+                 Names{{"num_local_experts", "num_experts"}, {"moe_layer_freq", ""}, {"moe_intermediate_size", ""}}),
+      with_sizes("qwen2_moe", qwen),
+      with_sizes("qwen3_moe", qwen),
+      with_sizes("llama", dense),
+      with_sizes("qwen3", dense)};
+  return *std::ranges::find(all, family, &FamilyNames::family);
+}
+
+// Three blocks, of which 0 and 2 are MoE layers of GPT-2. Adam divides by no less than train.adam_eps, since it would
+// else make steps of full length of gradients that are rounding alone.
+inline std::string base_of_mixes(std::span<const std::string> fields) {
+  constexpr std::string_view prefix = "model.model_type=";
+  std::string_view family = "gpt2";
+  for (const std::string_view field : fields)
+    if (field.starts_with(prefix)) family = field.substr(prefix.size());
+  std::string model = fmt::format(R"("model_type": "{}")", family);
+  const std::pair<std::string_view, std::string_view> values[] = {{"n_layer", "3"},
+                                                                  {"n_head", "4"},
+                                                                  {"n_embd", "16"},
+                                                                  {"n_positions", "16"},
+                                                                  {"vocab_size", "61"},
+                                                                  {"vocab_pad_multiple", "8"},
+                                                                  {"initializer_range", "0.1"},
+                                                                  {"num_local_experts", "4"},
+                                                                  {"router_group_size", "1"},
+                                                                  {"router_aux_loss_coef", "0.1"},
+                                                                  {"router_aux_loss_scope", "\"global\""}};
+  for (const auto& [field, value] : values)
+    if (const auto name = names_of(family).of(field); !name.empty()) model += fmt::format(R"(, "{}": {})", name, value);
+  return fmt::format(R"({{
+  "model": {{{}}},
+  "data": {{"synthetic": true}},
+  "train": {{"steps": 3, "seq_len": 8, "micro_batch_size": 2, "optimizer": "sgd", "lr": 0.1, "adam_eps": 0.1,
+            "stop_after": 1, "save_interval": 1000, "save_buffer_mb": 8}},
+  "mesh": {{"data": 1, "expert": 1}},
+  "overlap": {{"memory_factor": 10}},
+  "log": {{"interval": 1000, "peak_tflops": 1}},
   "threads": 1
-})";
+}})",
+                     model);
+}
 
 struct Mix {
   std::vector<std::string> fields;  // "train.zero=1"
@@ -95,9 +157,17 @@ class Draw {
     return values.begin()[random_() % values.size()];
   }
   bool one_in(unsigned n) { return random_() % n == 0; }
+  // Fields of the model have GPT-2's names here; those that the family lacks are left out.
   template <class T>
-  void set(const char* field, const T& value) {
-    (is_elsewhere_ ? mix_.then : mix_.fields).push_back(fmt::format("{}={}", field, value));
+  void set(std::string_view field, const T& value) {
+    constexpr std::string_view model = "model.";
+    std::string name(field);
+    if (field.starts_with(model)) {
+      const std::string_view of_family = family_->of(field.substr(model.size()));
+      if (of_family.empty()) return;
+      name = fmt::format("{}{}", model, of_family);
+    }
+    (is_elsewhere_ ? mix_.then : mix_.fields).push_back(fmt::format("{}={}", name, value));
   }
 
   // Two to eight ranks; each axis divides what it splits.
@@ -107,7 +177,7 @@ class Draw {
                         .data = one_of({1, 1, 2, 2, 3, 4}),
                         .expert = is_dense_ ? 1 : one_of({1, 2, 2, 3, 4, 8}),
                         .tensor = one_of({1, 1, 2, 2, 3, 4})};
-      const bool divides = heads_ % sizes.tensor == 0 && experts_ % sizes.expert == 0 && sizes.stage <= blocks_;
+      const bool divides = key_heads_ % sizes.tensor == 0 && experts_ % sizes.expert == 0 && sizes.stage <= blocks_;
       if (divides && sizes.ranks() > 1 && sizes.ranks() <= 8) return sizes;
     }
   }
@@ -124,8 +194,15 @@ class Draw {
     heads_ = one_of({4, 4, 6});
     experts_ = one_of({2, 4, 4, 6, 8});
     blocks_ = one_of({2, 3, 3, 4});
+    key_heads_ = heads_;
+    if (one_in(2)) {
+      family_ =
+          &names_of(is_dense_ ? one_of({"llama", "qwen3"}) : one_of({"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"}));
+      key_heads_ /= one_of({1, 2, 2});
+    }
     here_ = drawn_mesh();
     set_mesh(here_);
+    if (!is_gpt2()) set("model.model_type", family_->family);
     if (is_dense_) set("model.moe_layer_freq", 0);
     set("model.n_layer", blocks_);
     set("model.n_head", heads_);
@@ -136,6 +213,13 @@ class Draw {
     set("model.n_embd", heads_ * one_of({4, 8}));
     set("model.vocab_size", one_of({61, 64, 67, 131}));
     set("model.vocab_pad_multiple", one_of({1, 8, 64}));
+    if (!is_gpt2()) {
+      set("model.num_key_value_heads", key_heads_);
+      set("model.rope_theta", one_of({100, 10'000}));
+      set("model.tie_word_embeddings", one_in(2));
+      if (one_in(2)) set("model.head_dim", one_of({4, 6}));
+      if (one_in(2)) set("model.intermediate_size", one_of({12, 24}));
+    }
     if (is_dense_) return;
     const int frequency = one_of({1, 1, 2});
     set("model.moe_layer_freq", frequency);
@@ -151,6 +235,11 @@ class Draw {
     if (model.router == config::Router::top_k || model.router == config::Router::sigmoid ||
         model.router == config::Router::batch_prioritized)
       model.num_experts_per_tok = std::min(one_of({1, 2, 2, 3}), model.router_groups > 1 ? experts_ / 2 : experts_);
+    if (family_->family == "mixtral" && (model.experts_choose() || model.num_experts_per_tok == 1)) {
+      model = {};  // its weights always sum to 1
+      model.router = config::Router::top_k;
+      model.num_experts_per_tok = 2;
+    }
     if (model.num_experts_per_tok == 1) model.norm_topk_prob = false;
     set("model.router", name(model.router));
     set("model.num_experts_per_tok", model.num_experts_per_tok);
@@ -243,7 +332,7 @@ class Draw {
   void limit_memory() {
     sequence_ = 48;
     for (const char* field : {"model.n_positions", "train.seq_len"}) set(field, sequence_);
-    const auto config = config::parse(base_of_mixes, "mixes", mix_.fields);
+    const auto config = config::parse(base_of_mixes(mix_.fields), "mixes", mix_.fields);
     if (!config.ok()) return;
     const MixCosts costs(*config);
     const auto plans = planner::plan_stages({*config, here_.ranks()}, {.costs = &costs});
@@ -278,8 +367,10 @@ class Draw {
 
   std::mt19937_64 random_;
   Mix mix_;
+  const FamilyNames* family_ = &names_of("gpt2");
+  bool is_gpt2() const { return family_ == &names_of("gpt2"); }
   bool is_dense_ = false, has_limit_ = false, replans_ = false, is_elsewhere_ = false;
-  int heads_ = 4, experts_ = 4, blocks_ = 3, rows_ = 2, group_ = 1, sequence_ = 8;
+  int heads_ = 4, key_heads_ = 4, experts_ = 4, blocks_ = 3, rows_ = 2, group_ = 1, sequence_ = 8;
   const char* scope_ = "global";
   Sizes here_;
 };

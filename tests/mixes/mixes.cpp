@@ -87,7 +87,7 @@ int ranks_of(const Config& config) {
 }
 
 Config config_of(std::span<const std::string> fields) {
-  Config config = good(config::parse(base_of_mixes, "mixes", fields));
+  Config config = good(config::parse(base_of_mixes(fields), "mixes", fields));
   const Status checked = config::check(config, ranks_of(config));
   if (!checked.ok()) throw Refused{checked.error().message};
   return config;
@@ -168,7 +168,7 @@ Config on_one_rank(const Config& mix) {
   Config config = mix;
   const Config defaults;
   config.train.micro_batch_size *= mix.mesh.data.value_or(1) * mix.mesh.expert.value_or(1);
-  config.model.router_group_size = mix.group_sequences();
+  if (mix.model.has_moe()) config.model.router_group_size = mix.group_sequences();
   if (mix.model.router_aux_loss_scope == config::AuxLossScope::rank) {
     config.model.router_aux_loss_scope = config::AuxLossScope::group;
     if (mix.group_sequences() != mix.train.micro_batch_size) throw Refused{"mixes: no reference for this scope"};

@@ -2,9 +2,13 @@
 // threads.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <numeric>
+#include <span>
 
+#include "lancet/base/random.h"
 #include "ops/nn/gelu/math.h"
 #include "ops/nn/swiglu/math.h"
 #include "ops/references/harness.h"
@@ -87,6 +91,39 @@ TEST_CASE("kernels against references in double on every sample") {
     }
   }
   CHECK(checked > 0);
+}
+
+TEST_CASE("a router chooses the experts of a product in double wherever logits are apart") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t experts = GENERATE(8, 64, 128), tokens = 512, width = 300, choices = experts == 8 ? 2 : 8;
+  const Philox random(kernel_seed, stream_of("rows and weights of a router"));
+  std::uint64_t drawn = 0;
+  const auto normals = [&](DType of, Shape shape, double deviation) {
+    DoubleTensor tensor{{of, shape}, std::vector<double>(std::size_t(shape.elements()))};
+    for (double& value : tensor.values) value = deviation * random.normal(drawn++);
+    return from_double(tensor);
+  };
+  const std::vector operands{normals(dtype, {1, tokens, width}, 1), normals(DType::f32, {experts, width}, 0.02)};
+  const ops::OpDef& router = *ops::find_op("router");
+  const GuardedTensor logits = run(router, operands, {}).results[0];
+  const GuardedTensor chosen = run(*ops::find_op("top_k"), {logits}, ops::Attributes{{"k", choices}}).results[0];
+  const DoubleTensor exact = run_reference(router, operands, {}).results[0];
+  const auto [least, largest] = std::ranges::minmax_element(exact.values);
+  const double apart = 1e-5 * std::max(-*least, *largest);
+  int decided = 0, equal = 0;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    std::vector<std::int32_t> order(static_cast<std::size_t>(experts));
+    std::iota(order.begin(), order.end(), 0);
+    const auto logit = [&](std::int32_t expert) { return exact[t * experts + expert]; };
+    std::ranges::sort(order, std::ranges::greater(), logit);
+    if (logit(order[std::size_t(choices - 1)]) - logit(order[std::size_t(choices)]) <= apart) continue;
+    ++decided;
+    const std::int32_t* of_token = chosen.as<std::int32_t>() + t * choices;
+    equal += std::ranges::is_permutation(std::span(order).first(std::size_t(choices)),
+                                         std::span(of_token, std::size_t(choices)));
+  }
+  CHECK(equal == decided);
+  CHECK(decided > 500);
 }
 
 TEST_CASE("the samples drop tokens and leave slots empty") {

@@ -273,10 +273,10 @@ TEST_CASE("a job waits for memory that another frees, unless nothing else can ru
   const schedule::ListMemory memory{bytes, before, after};
   const schedule::ListSchedule any = schedule::list_schedule(jobs, {}, memory);
   CHECK(any.order == schedule::Order{{2}, {3}, {0}, {1}});
-  CHECK(any.peak_bytes == 160);
+  CHECK(any.peak_bytes == std::vector<std::int64_t>{160});
   const schedule::ListSchedule held = schedule::list_schedule(jobs, {.hold_bytes = 159}, memory);
   CHECK(held.order == schedule::Order{{0}, {1}, {2}, {3}});
-  CHECK(held.peak_bytes == 100);
+  CHECK(held.peak_bytes == std::vector<std::int64_t>{100});
   CHECK(schedule::list_schedule(jobs, {.hold_bytes = 10}, memory).order == schedule::Order{{0}, {1}, {2}, {3}});
 }
 

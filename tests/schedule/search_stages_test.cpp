@@ -79,7 +79,7 @@ struct Stages {
 
   schedule::StagesOrder searched(std::int64_t most_bytes = any_memory) const {
     const auto stages = work();
-    auto found = schedule::search_stages(stages, stages, mesh, std::vector<std::int64_t>(all.size(), most_bytes));
+    auto found = schedule::StagesSearch(stages, stages, mesh).within(std::vector<std::int64_t>(all.size(), most_bytes));
     REQUIRE(found);
     return *std::move(found);
   }
@@ -190,10 +190,11 @@ TEST_CASE("search of stages: arenas stay within the limit, and a limit that noth
   for (const auto& of : bound.stages) least_of_most = std::max(least_of_most, arena(of));
   CHECK(least_of_most <= most - 64);
   CHECK(bound.makespan >= free.makespan);
+  const auto work = pipeline.work();
   // The last: what a stage keeps from step to step exceeds its device's memory alone.
   for (const std::int64_t nothing : {1, 0, -1'000'000})
-    CHECK_FALSE(schedule::search_stages(pipeline.work(), pipeline.work(), pipeline.mesh,
-                                        std::vector<std::int64_t>{most, nothing, most, most}));
+    CHECK_FALSE(
+        schedule::StagesSearch(work, work, pipeline.mesh).within(std::vector<std::int64_t>{most, nothing, most, most}));
 }
 
 TEST_CASE("search of stages: the plans end together, and two searches find the same") {

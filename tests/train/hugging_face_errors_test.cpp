@@ -30,7 +30,7 @@ TEST_CASE("tensors that are missing, unknown, of another shape or type are named
     return [=](File& file) { std::erase_if(file.tensors, [&](const auto& t) { return t.name == prefix + tensor; }); };
   };
   check_error(Changed(name, drop("h.1.attn.c_proj.bias")).error(), ExitCode::data,
-              {"model.safetensors", "expected tensor h.1.attn.c_proj.bias [24]"});
+              {"model.safetensors", "expected tensor transformer.h.1.attn.c_proj.bias [24]"});
   check_error(Changed(name,
                       [](File& file) {
                         file.tensors.push_back({"h.1.attn.extra", "F32", {1}});
@@ -62,7 +62,7 @@ TEST_CASE("tensors that are missing, unknown, of another shape or type are named
               ExitCode::data, {"lm_head.weight", "tied"});
   if (name == "gpt2_moe") {
     check_error(Changed("gpt2_moe_shared", drop("h.1.moe.shared_experts.c_proj.bias")).error(), ExitCode::data,
-                {"expected tensor h.1.moe.shared_experts.c_proj.bias [16]"});
+                {"expected tensor transformer.h.1.moe.shared_experts.c_proj.bias [16]"});
     check_error(Changed(name, drop("h.2.moe.experts.3.c_fc.weight")).error(), ExitCode::data,
                 {"h.2.moe.experts.3.c_fc.weight [24,96]"});
   }
@@ -90,16 +90,19 @@ TEST_CASE("weights that are not finite are refused with the tensor's name") {
 
 TEST_CASE("wrong configs are refused, however large a model they request") {
   const auto [field, value, code, said] = GENERATE(table<std::string, std::string, ExitCode, std::string>({
-      {"model_type", "\"llama\"", ExitCode::config, "model_type: expected \"gpt2\""},
-      {"n_embd", "null", ExitCode::config, "n_embd"},
-      {"n_layer", "10000", ExitCode::data, "expected tensor h.3.ln_1.weight"},
+      {"model_type", "\"bloom\"", ExitCode::data, "config.json: model_type: expected one of \"gpt2\", \"llama\""},
+      {"new_field", "1", ExitCode::data,
+       "config.json: new_field: expected a field of \"gpt2\" that is known here, found another one; --accept-field "
+       "new_field passes it over"},
+      {"n_embd", "null", ExitCode::data, "n_embd"},
+      {"n_layer", "10000", ExitCode::data, "expected tensor transformer.h.3.ln_1.weight"},
       {"vocab_size", "2147483647", ExitCode::data, "wte.weight: expected [2147483647,24]"},
-      {"n_head", "7", ExitCode::config, "n_head"},
-      {"n_layer", "-1", ExitCode::config, "n_layer"},
+      {"n_head", "7", ExitCode::data, "n_head"},
+      {"n_layer", "-1", ExitCode::data, "n_layer"},
       {"n_inner", "100", ExitCode::data, "c_fc.weight: expected [24,100]"},
-      {"activation_function", "\"relu\"", ExitCode::config, "activation_function: expected \"gelu_new\""},
-      {"tie_word_embeddings", "false", ExitCode::config, "tie_word_embeddings"},
-      {"scale_attn_by_inverse_layer_idx", "true", ExitCode::config, "scale_attn_by_inverse_layer_idx"},
+      {"activation_function", "\"relu\"", ExitCode::data, "activation_function: expected \"gelu_new\""},
+      {"tie_word_embeddings", "false", ExitCode::data, "tie_word_embeddings"},
+      {"scale_attn_by_inverse_layer_idx", "true", ExitCode::data, "scale_attn_by_inverse_layer_idx"},
   }));
   INFO(field << " = " << value);
   check_error(
@@ -118,7 +121,7 @@ TEST_CASE("wrong configs are refused, however large a model they request") {
   check_error(Changed(
                   "gpt2_moe", [](File&) {}, [](nlohmann::json& config) { config["moe_layer_freq"] = 0; })
                   .error(),
-              ExitCode::config, {"moe_layer_freq: expected 1 or more in a gpt2_moe, found 0"});
+              ExitCode::data, {"moe_layer_freq: expected 1 or more in a gpt2_moe, found 0"});
 }
 
 TEST_CASE("wrong folders and indices") {
@@ -160,6 +163,19 @@ TEST_CASE("wrong folders and indices") {
     std::ofstream(folder / "model.safetensors", std::ios::binary) << bytes;
     CHECK(import_hugging_face(folder / "").error().code == ExitCode::data);
   }
+}
+
+TEST_CASE("a file that is replaced during an import is refused") {
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture("gpt2"));
+  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 40000}).ok());
+  const fs::path second = folder / "s/model-00002-of-00003.safetensors";
+  models::ImportWatch watch;
+  watch.begin = [&](std::int64_t) -> Status {  // after the headers were read, before the values are
+    fs::copy_file(fixture("gpt2") / "model.safetensors", second, fs::copy_options::overwrite_existing);
+    return {};
+  };
+  check_error(import_hugging_face(folder / "s", {}, watch).error(), ExitCode::data, {second.string(), "was replaced"});
 }
 
 // Output and checks of an import, before and during its work.

@@ -1,6 +1,8 @@
 // Hugging Face folders for tests: the fixtures, and changed copies of them.
 #pragma once
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -9,10 +11,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "doubles/inproc.h"
 #include "good.h"
 #include "lancet/base/json.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/models/hugging_face.h"
+#include "lancet/planner/from_config.h"
+#include "lancet/runtime/executor.h"
 #include "temporary_folder.h"
 #include "text.h"
 
@@ -100,6 +105,33 @@ inline void check_error(const Error& error, ExitCode code, const std::vector<std
   INFO(error.message);
   CHECK(error.code == code);
   for (const std::string& part : said) CHECK(error.message.find(part) != std::string::npos);
+}
+
+// The largest difference to the other implementation's logits, over all positions; `scale`: the largest logit.
+inline double difference(const HuggingFaceModel& model, runtime::TensorStore& store, const File& expected,
+                         double& scale) {
+  const auto tokens = expected.values<std::int32_t>("tokens");
+  const auto logits = expected.values<float>("logits");
+  const auto world = comm::make_self(), stream = comm::make_self();
+  runtime::ExecutorOptions options;
+  options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
+  const ir::Plan plan =
+      planner::plan_forward(model.config, planner::build_options(model.config, model::Mode::generate, 1), 1)->front();
+  const auto executor = test::good(runtime::Executor::create(plan, store, options));
+  REQUIRE((*executor)->input("tokens").elements() == std::ssize(tokens));
+  std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());
+  REQUIRE((*executor)->run().ok());
+  const ops::TensorView view = (*executor)->output("logits");
+  const std::int64_t vocabulary = model.config.model.vocab_size;
+  double most = 0;
+  scale = 0;
+  for (std::int64_t s = 0; s < std::ssize(tokens); ++s)
+    for (std::int64_t v = 0; v < vocabulary; ++v) {
+      const double wanted = logits[std::size_t(s * vocabulary + v)];
+      most = std::max(most, std::abs(wanted - double(view.as<float>()[s * view.shape().back() + v])));
+      scale = std::max(scale, std::abs(wanted));
+    }
+  return most;
 }
 
 }  // namespace lancet::test::hf

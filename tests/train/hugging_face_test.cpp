@@ -1,7 +1,10 @@
 // Hugging Face's format: values of another implementation, and round trips.
 #include "lancet/models/hugging_face.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -36,32 +39,6 @@ using namespace lancet::test::hf;
 
 namespace {
 
-// The largest difference to the other implementation's logits, over all positions; `scale`: the largest logit.
-double difference(const HuggingFaceModel& model, runtime::TensorStore& store, const File& expected, double& scale) {
-  const auto tokens = expected.values<std::int32_t>("tokens");
-  const auto logits = expected.values<float>("logits");
-  const auto world = comm::make_self(), stream = comm::make_self();
-  runtime::ExecutorOptions options;
-  options.groups[std::size_t(ir::Stream::expert)] = comm::all_ranks(stream.get());
-  const ir::Plan plan =
-      planner::plan_forward(model.config, planner::build_options(model.config, model::Mode::generate, 1), 1)->front();
-  const auto executor = test::good(runtime::Executor::create(plan, store, options));
-  REQUIRE((*executor)->input("tokens").elements() == std::ssize(tokens));
-  std::ranges::copy(tokens, (*executor)->input("tokens").as<std::int32_t>());
-  REQUIRE((*executor)->run().ok());
-  const ops::TensorView view = (*executor)->output("logits");
-  const std::int64_t vocabulary = model.config.model.vocab_size;
-  double most = 0;
-  scale = 0;
-  for (std::int64_t s = 0; s < std::ssize(tokens); ++s)
-    for (std::int64_t v = 0; v < vocabulary; ++v) {
-      const double wanted = logits[std::size_t(s * vocabulary + v)];
-      most = std::max(most, std::abs(wanted - double(view.as<float>()[s * view.shape().back() + v])));
-      scale = std::max(scale, std::abs(wanted));
-    }
-  return most;
-}
-
 std::vector<std::byte> halves(const std::vector<float>& values, const std::function<std::uint16_t(float)>& f) {
   std::vector<std::byte> bytes(values.size() * 2);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -74,8 +51,9 @@ std::vector<std::byte> halves(const std::vector<float>& values, const std::funct
 }  // namespace
 
 TEST_CASE("imported models give the logits of a PyTorch implementation") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared", "gpt2_moe_sigmoid", "gpt2_moe_gshard",
-                                    "gpt2_moe_hash", "gpt2_moe_expert_choice");
+  const std::string name =
+      GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared", "gpt2_moe_sigmoid", "gpt2_moe_gshard", "gpt2_moe_hash",
+               "gpt2_moe_expert_choice", "llama", "qwen3", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe");
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
   CHECK(model.config.train.dtype == DType::f32);
@@ -258,6 +236,41 @@ TEST_CASE("files with and without prefix, with old buffers, a tied head, and in 
              0x1p-10f) == DType::f32);
 }
 
+TEST_CASE("a model of any number of shards is read with few free descriptors, whatever the order of its shards") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe");
+  const test::TemporaryFolder folder;
+  HuggingFaceModel model = import_ok(fixture(name));
+  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 1}).ok());
+  REQUIRE(std::distance(fs::directory_iterator(folder / "s"), {}) > 20);
+  // Neighbours in the model are in different ones of three files.
+  auto listed = test::json_in(text(folder / "s/model.safetensors.index.json"));
+  std::map<std::string, File> thirds;
+  for (std::size_t number = 0; auto& [tensor, file] : listed["weight_map"].items()) {
+    File single = File::read(fs::path(folder / "s") / file.get<std::string>());
+    file = fmt::format("{}.safetensors", number++ % 3);
+    thirds[file].tensors.push_back(single[tensor]);
+    thirds[file].bytes[tensor] = single.bytes.at(tensor);
+  }
+  fs::create_directory(folder / "t");
+  fs::copy_file(folder / "s/config.json", folder / "t/config.json");
+  for (const auto& [file, third] : thirds) third.write(fs::path(folder / "t") / file);
+  std::ofstream(folder / "t/model.safetensors.index.json") << json_text(listed);
+
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int free = ::open("/dev/null", O_RDONLY);
+  ::close(free);
+  const rlimit few{rlim_t(free) + 8, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  auto singles = import_hugging_face(folder / "s"), mixed = import_hugging_face(folder / "t");
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  for (auto* read : {&singles, &mixed}) {
+    test::good(read->ok() ? Status() : Status(read->error()));
+    for (const auto& [parameter, tensor] : model.store.all())
+      CHECK(*(*read)->store.read<float>(parameter) == *model.store.read<float>(parameter));
+  }
+}
+
 TEST_CASE("the index of shards names every tensor's file and the sum of all bytes") {
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   const test::TemporaryFolder folder;
@@ -395,8 +408,8 @@ TEST_CASE("an export names the tokens at which texts begin and end, whichever fi
   CHECK(std::ranges::equal(again->ends(), std::vector<data::TokenId>{256, 65}));
 }
 
-TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the same loss") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe");
+TEST_CASE("a saved model or a folder is loaded at any number of ranks and evaluates to the same loss") {
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "mixtral", "qwen3_moe");
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture(name));
   config::Config trained = model.config;  // for GPUs, which need not be present
@@ -422,12 +435,13 @@ TEST_CASE("a saved model is loaded at any number of ranks and evaluates to the s
     loss += (std::log(sum) - double(row[tokens[(s + 1) % tokens.size()]])) / double(tokens.size());
   }
   const bool streams = GENERATE(false, true);  // on a host queue device
+  const std::string from = GENERATE(false, true) ? fixture(name).string() : folder / "run";
   for (int ranks : {1, 2, 4}) {
     double found = 0;
     std::int64_t sequences = 0;
     test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
       test::HostAccelerator accelerator;
-      LANCET_ASSIGN(const auto loaded, models::LoadedModel::load(folder / "run", world,
+      LANCET_ASSIGN(const auto loaded, models::LoadedModel::load(from, world,
                                                                  {.local_ranks = ranks,
                                                                   .threads = 1,
                                                                   .dtype = {},

@@ -72,7 +72,7 @@ TEST_CASE("a checkpoint requested by name is loaded or refused, never replaced")
   CHECK(fs::exists(in_checkpoints(folder / "run", "step-000004.old")));
   // A checkpoint named by its folder, for another run.
   config.log.run_dir = folder / "other";
-  refused({.init_from = folder / "none"}, "--init-from " + folder / "none" + ": expected a checkpoint's folder");
+  refused({.init_from = folder / "none"}, folder / "none" + ": expected the folder of a checkpoint, of a run with checkpoints, or of a model in");
   refused({.resume = "step-000002"}, "found none");
   REQUIRE(train_run(config, 1, {.resume = in_checkpoints(folder / "run", "step-000004")}).code == ExitCode::done);
   CHECK(manifest_in(folder / "other", 6).files == manifest_in(folder / "run", 6).files);

@@ -169,12 +169,16 @@ struct Config {
 // Parses JSON text (with // and /* */ comments) to a Config whose fields are all in range. origin: the text's name in
 // errors. overrides: "a.b=value", the value as JSON or else a string, applied in order before any check.
 // Errors (ExitCode::config) name the file and the field or the line: bad syntax, an unknown key (with the nearest known
-// one), a key that appears twice, a wrong type, a value out of range.
-Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides = {});
+// one), a key that appears twice, a wrong type, a value out of range. A config with model.from has the model of that
+// folder, or, if the run has checkpoints, of the files that it has kept of it; fields of `model` beside it are errors,
+// but for those of training. accepted: as for read_hugging_face(), whose data errors are returned.
+Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides = {},
+                     std::span<const std::string> accepted = {});
 // The same for a checkpoint's config, which another version may have written: keys that this one does not know are
 // ignored, but for those of `model`, which say what the weights are.
 Result<Config> parse_saved(std::string_view text, std::string_view origin);
-Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides = {});
+Result<Config> load(const std::filesystem::path& file, std::span<const std::string> overrides = {},
+                    std::span<const std::string> accepted = {});
 
 // The mesh of a run on `ranks` ranks. If data and expert are null, expert is the largest divisor of a layer's experts
 // that divides the ranks besides tensor and stage, and data is the rest; if one of them is null, it is the rest. With
@@ -205,7 +209,7 @@ bool has_effect(std::string_view path, const Config& config, int ranks);
 // ...".
 std::vector<std::string> without_effect(const Config& config, int ranks);
 
-// All fields, resolved; parse(to_json(c)) == c.
+// All fields, resolved, without model.from; parse(to_json(c)) is c but for that.
 std::string to_json(const Config& config);
 
 // The text of `--help`: one line per field, with default, range and meaning.

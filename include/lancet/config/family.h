@@ -8,6 +8,8 @@
 #include <span>
 #include <string_view>
 
+#include "lancet/config/file_format.h"
+
 namespace lancet::config {
 
 struct Model;
@@ -37,6 +39,7 @@ struct Family {
   // what each means.
   std::array<std::span<const std::string_view>, 4> fields;
   void (*set_defaults)(Model&);  // those that differ from Model's
+  FileFormat file;
 
   bool has(std::string_view field) const {
     return std::ranges::any_of(fields,

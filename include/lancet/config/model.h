@@ -56,6 +56,7 @@ struct RopeScaling {
 // The fields `model` of a config: the family and sizes of a model and of its mixture-of-experts layers, and their
 // router. Members have GPT-2's names; fields.cpp says under which other names families have them.
 struct Model {
+  std::string from = {};  // the folder of Hugging Face's format that gave the other fields; empty: none
   const Family* model_type = &families::gpt2;
   std::int64_t n_layer = 12;
   std::int64_t n_head = 12;
@@ -134,6 +135,16 @@ struct Model {
   // Experts of one MoE layer over all ranks, where the mesh's axis `expert` has this many coordinates; 0 in a dense
   // model.
   std::int64_t experts(int expert_coordinates) const;
+  // The same model, with the values that null stands for.
+  Model resolved() const {
+    Model model = *this;
+    model.num_key_value_heads = key_heads();
+    model.head_dim = head_size();
+    model.n_inner = inner();
+    model.moe_intermediate_size = expert_inner();
+    model.shared_expert_intermediate_size = shared_expert_intermediate_size.value_or(inner());
+    return model;
+  }
   // The same model, with num_local_experts in place of experts_per_rank.
   Model on(const ir::Mesh& mesh) const {
     Model model = *this;

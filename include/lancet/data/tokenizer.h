@@ -29,8 +29,10 @@ inline constexpr std::array<const char*, 6> kDescriptions{"added_tokens.json",  
                                                           "tokenizer_config.json", "special_tokens_map.json",
                                                           "chat_template.jinja",   "generation_config.json"};
 
-// The ids below vocab_size that a model's files name: generation_config.json, then config.json, of which the first with
-// such an id counts. None where a folder has neither. Data error: a file that is malformed.
+// The ids below vocab_size that a model's file of JSON names as bos_token_id and eos_token_id. None where there is no
+// such file. Data error: it is malformed.
+Result<TextBounds> bounds_in(const std::filesystem::path& file, int vocab_size);
+// Those of generation_config.json, then of config.json, of which the first with such an id counts.
 Result<TextBounds> model_bounds(const std::filesystem::path& folder, int vocab_size);
 
 struct TokenizerParts;

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "lancet/base/result.h"
 #include "lancet/comm/communicator.h"
@@ -24,19 +26,21 @@ struct LoadOptions {
   std::optional<DType> dtype;                   // f32 or bf16; empty: that of training
   std::optional<config::Device> device = {};    // empty: that of training
   runtime::Accelerator* accelerator = nullptr;  // replaces the one that `device` names; it outlives the model
+  std::vector<std::string> accepted = {};       // HuggingFaceFolder::open
 };
 
 class LoadedModel {
  public:
   LoadedModel();  // empty
   ~LoadedModel();
-  // Collective; an error of any rank is returned on all. from: run_folder.h, which says on which mesh. Config errors:
+  // Collective; an error of any rank is returned on all. from: run_folder.h, which says on which mesh, or a folder of
+  // Hugging Face's format (hugging_face.h), of which each rank reads what it holds. Config errors:
   // the model does not fit the memory; those of open_accelerator (run/rank_device.h).
   static Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& from, comm::Communicator& world,
                                                    const LoadOptions& options);
 
   const config::Config& config() const { return config_; }
-  const std::string& name() const { return name_; }  // the checkpoint's folder
+  const std::string& name() const { return name_; }  // the checkpoint's folder, or that of Hugging Face's format
   std::int64_t step() const { return step_; }        // optimizer steps of its training
   const std::optional<std::filesystem::path>& tokenizer() const { return tokenizer_; }
   const data::TextBounds& bounds() const { return bounds_; }                   // run::ModelFolder
@@ -46,9 +50,11 @@ class LoadedModel {
   int threads() const { return threads_; }
 
  private:
-  Status describe(const run::ModelFolder& folder, comm::Communicator& world, const LoadOptions& options);
+  Status load_folder(const std::filesystem::path& from, comm::Communicator& world, const LoadOptions& options);
+  void describe(const run::ModelFolder& folder);
+  Status adapt(comm::Communicator& world, const LoadOptions& options);
   Status take_device(comm::Communicator& world, const LoadOptions& options);
-  Status read(const run::ModelFolder& folder, comm::Communicator& world, int local_ranks);
+  Status make_store(comm::Communicator& world, int local_ranks);
 
   config::Config config_;
   std::string name_;

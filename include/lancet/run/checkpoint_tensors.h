@@ -3,6 +3,7 @@
 // weight without a master it holds the weight itself.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,6 +51,11 @@ std::vector<RankShare> shares_of(const runtime::TensorStore& store);
 // rank cannot read its store.
 Result<std::vector<std::byte>> gather_parts(const runtime::TensorStore& store, std::span<const RankShare> shares,
                                             comm::Communicator& world);
+
+// Fills what the store's rank holds of a parameter, and of its master, block by block, with the values that `read`
+// gives for elements of the whole parameter.
+using ReadElements = std::function<Status(const FlatRange& elements, std::span<float> values)>;
+Status fill_parameter(runtime::TensorStore& store, const std::string& name, const ReadElements& read);
 
 enum class LoadScope { all, weights };
 

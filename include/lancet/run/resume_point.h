@@ -14,8 +14,9 @@ namespace lancet::run {
 
 // How the user asks a run to start (the command line's --resume and --init-from).
 struct ResumeRequest {
-  std::string resume = {};     // "step-000100" of this run, or a checkpoint's folder; empty: the newest whole one
-  std::string init_from = {};  // a run or checkpoint whose weights initialise a run that has no checkpoints
+  std::string resume = {};  // "step-000100" of this run, or a checkpoint's folder; empty: the newest whole one
+  // A run, a checkpoint or a folder of Hugging Face's format, whose weights initialise a run that has no checkpoints.
+  std::string init_from = {};
 };
 
 struct ResumePoint {

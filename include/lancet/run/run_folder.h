@@ -82,6 +82,7 @@ struct ModelFolder {
   config::Config config;
   std::optional<std::filesystem::path> tokenizer;  // an existing folder: the config's, else the run's own
   data::TextBounds bounds;                         // of the run's generation_config.json, which imports have
+  std::optional<std::filesystem::path> source;     // the run's config::source_folder, if it has one
   std::string name() const { return checkpoint.path().string(); }
 };
 
@@ -111,13 +112,18 @@ struct ModelTokenizer {
 
 // Creates the run folder `run`, complete or not at all: config.json, checkpoints/step-000000 with weights alone, and,
 // if a tokenizer is given, a copy of it, which the config then names. store: the whole model in f32 (hugging_face.h).
-// progress: bytes written, and in all. bounds: of the model, for generation_config.json. Config error: `run` exists and
-// is not empty.
+// progress: bytes written, and in all. bounds: of the model, for generation_config.json. keep_source: if given, fills
+// config::source_folder, which then has the tokenizer as well. Config error: `run` exists and is not empty.
 Status save_model(
     const std::filesystem::path& run, config::Config config, runtime::TensorStore& store,
     const std::optional<ModelTokenizer>& tokenizer,
     const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {},
-    const data::TextBounds& bounds = {});
+    const data::TextBounds& bounds = {},
+    const std::function<Status(const std::filesystem::path& to)>& keep_source = {});
+
+// Writes the ids that begin and end texts into the folder's generation_config.json, beside what that holds. A file that
+// is no JSON object is replaced.
+Status write_bounds(const std::filesystem::path& folder, const data::TextBounds& bounds);
 
 // Config error: a name of a folder or file that no config.json and no line of the log can hold.
 Status check_run_name(std::string_view field, const std::string& run);

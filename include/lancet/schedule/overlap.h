@@ -51,7 +51,7 @@ Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap,
 Candidate collective_matmul(const Step& step, const config::Overlap& overlap, Candidate candidate);
 // The micro batches of a step beside one another (Megatron-LM's overlap of all-to-alls across micro batches; DualPipe,
 // DeepSeek-V3, section 3.2.1): the backward pass of one beside the forward pass of the next, so that all-to-alls of one
-// run beside computation of the other. search_stages() orders them as those of a single stage, within
+// run beside computation of the other. StagesSearch orders them as those of a single stage, within
 // overlap.memory_factor. The candidate is the schedule of all micro batches; it stays where nothing is shorter.
 Candidate order_micro_batches(const Step& step, const config::Overlap& overlap, Candidate candidate);
 

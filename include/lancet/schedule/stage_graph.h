@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -85,13 +86,23 @@ PipelineOrder in_pipeline_order(const ir::Program& program, const Dependencies& 
 struct StagesOrder {
   std::vector<PipelineOrder> stages;
   double makespan = 0;  // of simulate()
+  std::vector<std::int64_t> arenas = {};
 };
 
 // stages: as in_pipeline_order() takes them, with the dependencies that the programs have (ir::dependencies) and costs.
-// Returns the shortest of the list schedules in which no arena is larger than `most_bytes`, by stage; nothing if each
-// needs more. few: the same stages with some of the micro batches, on which it is searched, or `stages` itself.
-// Weight gradients run where a stage has nothing else to do; computation and all messages overlap as they may.
-std::optional<StagesOrder> search_stages(std::span<const RankClass> stages, std::span<const RankClass> few,
-                                         const ir::Mesh& mesh, std::span<const std::int64_t> most_bytes);
+// few: the same stages with some of the micro batches, on which orders are searched, or `stages` itself. Both outlive
+// this. Weight gradients run where a stage has nothing else to do; computation and all messages overlap as they may.
+class StagesSearch {
+ public:
+  StagesSearch(std::span<const RankClass> stages, std::span<const RankClass> few, const ir::Mesh& mesh);
+  ~StagesSearch();
+  // The shortest of the list schedules in which no arena is larger than `most_bytes`, by stage, which is no less than
+  // in the calls before. Nothing if each needs more, or if none is shorter than what these calls found.
+  std::optional<StagesOrder> within(std::span<const std::int64_t> most_bytes);
+
+ private:
+  class Search;
+  std::unique_ptr<Search> few_, all_;  // all_: null if the few are all
+};
 
 }  // namespace lancet::schedule

@@ -45,8 +45,10 @@ class Step {
   const AxisRows& rows(const Cut& cut) const { return of(cut).rows; }
   // What searches of this step, in whatever numbers of parts, have found and others may use; theirs to fill.
   struct Notes {
-    std::shared_ptr<void> orders;                           // of search_orders()
-    std::map<std::array<std::size_t, 3>, double> range_ms;  // of [first, last) in some parts, by list scheduling
+    std::shared_ptr<void> orders;  // of search_orders()
+    // Of [first, last) in some parts, by list scheduling; those of a pipeline with copies, by its cut.
+    std::map<std::array<std::size_t, 3>, double> range_ms;
+    std::map<const Cut*, std::map<std::array<std::size_t, 3>, double>> pipeline_ms;
   };
   Notes& notes() const { return *notes_; }
 
@@ -105,7 +107,8 @@ struct Candidate {
   Dependencies needed;
   std::vector<cost::OpCost> op_costs;
   Timeline timeline;
-  std::string why_not_across_steps = {};  // set by across_steps() where it leaves nothing to the next step
+  std::string why_not_across_steps = {};      // set by across_steps() where it leaves nothing to the next step
+  std::shared_ptr<const Candidate> one = {};  // the micro batch that it repeats, if that is known
 };
 
 // The candidate of this program in its order, simulated.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lancet/base/result.h"
 #include "lancet/checkpoint/checkpoint.h"
@@ -26,7 +27,8 @@ struct TrainerOptions {
   const cost::Costs* costs = nullptr;       // replace the measured ones (tests)
   std::string profile_folder = {};          // run::ProfileRequest::profile_folder
   std::string plan_file = {};               // the plan that runs (from_config.h); empty: planned as config.overlap says
-  std::string resume = {}, init_from = {};  // run::ResumeRequest
+  std::string resume = {}, init_from = {};  // run::ResumeRequest; an empty init_from is the config's model.from
+  std::vector<std::string> accepted = {};   // models::HuggingFaceFolder::open
   const std::atomic<int>* stop = nullptr;   // a signal that requests to save and stop; 0: none
   std::function<bool()> interrupted = {};   // true: stop now, besides `stop`; called on every rank at every step,
                                             // evaluation batch, generated token and measurement of costs

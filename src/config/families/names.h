@@ -4,7 +4,7 @@
 
 namespace lancet::config::families {
 
-inline constexpr std::string_view common_names[] = {"vocab_size", "initializer_range", "vocab_pad_multiple"};
+inline constexpr std::string_view common_names[] = {"from", "vocab_size", "initializer_range", "vocab_pad_multiple"};
 
 // The blocks of Llama.
 inline constexpr std::string_view rotary_names[] = {

@@ -1,5 +1,6 @@
 // Qwen2-MoE: biases of queries, keys and values, narrow experts and a gated shared one. Yang et al., Qwen2 Technical
 // Report.
+#include "llama_files.h"
 #include "names.h"
 
 namespace lancet::config::families {
@@ -9,15 +10,19 @@ constexpr std::string_view qwen2_moe_names[] = {
     "num_experts", "moe_intermediate_size",          "decoder_sparse_step", "norm_topk_prob", "mlp_only_layers",
     "qkv_bias",    "shared_expert_intermediate_size"};
 
+constexpr FixedField qwen2_moe_fixed[] = {{"attention_bias", "false"}, {"use_sliding_window", "false"}};
+
 }  // namespace
 
 extern const Family qwen2_moe{.name = "qwen2_moe",
                               .gates_shared_expert = true,
                               .fields = {common_names, rotary_names, router_names, qwen2_moe_names},
-                              .set_defaults = [](Model& model) {
-                                set_experts(model, 60, 4);
-                                model.layer_norm_epsilon = 1e-6;
-                                model.qkv_bias = true;
-                              }};
+                              .set_defaults =
+                                  [](Model& model) {
+                                    set_experts(model, 60, 4);
+                                    model.layer_norm_epsilon = 1e-6;
+                                    model.qkv_bias = true;
+                                  },
+                              .file = llama_files("Qwen2MoeForCausalLM", qwen2_moe_fixed, qwen_experts)};
 
 }  // namespace lancet::config::families

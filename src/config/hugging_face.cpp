@@ -1,0 +1,210 @@
+// Reading config.json: each field must be one of ours, or have its one value, or change nothing; anything else could
+// make it another model. What is ours then passes the parser of run configs, with its types and ranges.
+#include "lancet/config/hugging_face.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "fields.h"
+#include "lancet/base/files.h"
+#include "lancet/base/shown.h"
+
+namespace lancet::config {
+namespace {
+
+// Of transformers itself, or of training and generation there.
+constexpr std::string_view unused_by_all[] = {"_name_or_path",
+                                              "architectures",
+                                              "auto_map",
+                                              "bos_token_id",
+                                              "chunk_size_feed_forward",
+                                              "dtype",
+                                              "eos_token_id",
+                                              "gradient_checkpointing",
+                                              "id2label",
+                                              "is_decoder",
+                                              "is_encoder_decoder",
+                                              "label2id",
+                                              "output_attentions",
+                                              "output_hidden_states",
+                                              "pad_token_id",
+                                              "problem_type",
+                                              "return_dict",
+                                              "task_specific_params",
+                                              "tokenizer_class",
+                                              "torch_dtype",
+                                              "transformers_version",
+                                              "use_cache"};
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+Error wrong(const std::filesystem::path& file, std::string_view field, std::string_view expected,
+            std::string_view found) {
+  return data_error(fmt::format("{}: {}: expected {}, found {}", file.string(), field, expected, found));
+}
+
+// rope_parameters of transformers 5: rope_theta, and the rest is rope_scaling, unless it scales nothing.
+Status split_rope(ordered_json& text, const std::filesystem::path& file) {
+  if (!text.contains("rope_parameters")) return {};
+  ordered_json rest = text["rope_parameters"];
+  if (!rest.is_object()) return wrong(file, "rope_parameters", "an object", shown(json(rest)));
+  if (rest.contains("rope_theta")) text["rope_theta"] = rest["rope_theta"];
+  rest.erase("rope_theta");
+  if (rest.value("rope_type", "default") == "default") rest.erase("rope_type");
+  text["rope_scaling"] = rest.empty() ? ordered_json() : rest;
+  text.erase("rope_parameters");
+  return {};
+}
+
+// The family that has a model_type of config.json, and whether that is its mixtures' own; null: no family has it.
+std::pair<const Family*, bool> family_of(const json& type) {
+  for (const Family* family : families_known()) {
+    if (type == family->name) return {family, false};
+    if (const std::string_view moe = family->file.moe_type; !moe.empty() && type == moe) return {family, true};
+  }
+  return {};
+}
+
+class ConfigReader {
+ public:
+  ConfigReader(const std::filesystem::path& file, std::span<const std::string> accepted)
+      : file_(file), accepted_(accepted) {}
+
+  Result<Config> operator()() {
+    LANCET_ASSIGN(const ordered_json text, read_file_config(file_));
+    const json type = text.value("model_type", json());
+    const auto [family, is_moe_type] = family_of(type);
+    if (!family)
+      return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(family_names(), "\", \"")), shown(type));
+    family_ = family;
+    format_ = &family->file;
+    model_["model_type"] = family->name;
+    has_experts_ = format_->moe_type.empty() || is_moe_type;
+    if (!has_experts_) model_["moe_layer_freq"] = 0;
+    for (const auto& [key, value] : text.items())
+      if (key != "model_type") LANCET_TRY(take(key, value));
+    LANCET_TRY(check_needed());
+    const json whole{{"model", model_}, {"train", {{"micro_batch_size", 1}}}};
+    auto config = parse(json_text(whole), file_.string());
+    if (!config.ok()) return data_error(config.error().message);
+    config->train.micro_batch_size = config->model.router_group_size.value_or(1);  // a multiple of it
+    config->train.seq_len = std::min<std::int64_t>(config->model.n_positions, 4096);
+    config->train.lr = 1e-5;
+    if (const Status status = check(*config, 1); !status.ok())
+      return data_error(fmt::format("{}: {}", file_.string(), status.error().message));
+    if (is_moe_type && !config->model.has_moe())
+      return wrong(file_, "moe_layer_freq", fmt::format("1 or more in a {}", format_->moe_type),
+                   "0: no layer of experts");
+    return config;
+  }
+
+ private:
+  template <class F>
+  void for_each_field(const F& f) const {
+    for (const FileField& field : format_->fields)
+      if (family_->has(field.name)) f(field);
+    if (!has_experts_) return;
+    for (const FileField& field : format_->moe_fields) f(field);
+  }
+
+  Status take(const std::string& key, const json& value) {
+    const FixedField* fixed = nullptr;
+    for (const auto& fields : format_->fixed)
+      for (const FixedField& field : fields)
+        if (field.name == key) fixed = &field;
+    if (fixed) return check_fixed(*fixed, value);
+    bool ours = false;
+    for_each_field([&](const FileField& field) {
+      if (key != field.name && key != field.other_name) return;
+      ours = true;
+      model_[field.name] = value;
+    });
+    const auto has = [&](auto names) { return std::ranges::find(names, key) != names.end(); };
+    if (ours || has(format_->unused) || has(std::span(unused_by_all)) || has(accepted_)) return {};
+    return wrong(file_, cut(key, 60), fmt::format("a field of {} that is known here", shown(model_["model_type"])),
+                 fmt::format("another one; --accept-field {} passes it over", cut(key, 60)));
+  }
+
+  Status check_fixed(const FixedField& field, const json& value) const {
+    const json one = json_of(field.value);
+    if (field.any || value == one) return {};
+    for (const json& same : json_of(field.synonyms))
+      if (value == same) return {};
+    return wrong(file_, field.name, field.value, shown(value));
+  }
+
+  Status check_needed() const {
+    std::string_view missing;
+    for_each_field([&](const FileField& field) {
+      if (field.needed && missing.empty() && !model_.contains(field.name)) missing = field.name;
+    });
+    return missing.empty() ? Status() : wrong(file_, missing, "a value", "no such field");
+  }
+
+  const std::filesystem::path& file_;
+  std::span<const std::string> accepted_;
+  const Family* family_ = nullptr;
+  const FileFormat* format_ = nullptr;
+  bool has_experts_ = false;
+  json model_ = json::object();
+};
+
+}  // namespace
+
+Result<ordered_json> read_file_config(const std::filesystem::path& file) {
+  LANCET_ASSIGN(const std::string read, read_file(file, "a Hugging Face model's config.json"));
+  LANCET_ASSIGN(ordered_json text, parse_json<ordered_json>(read, file.string(), ExitCode::data));
+  if (!text.is_object()) return data_error(fmt::format("{}: expected a JSON object, found other text", file.string()));
+  LANCET_TRY(split_rope(text, file));
+  if (text.contains("dtype")) {
+    text["torch_dtype"] = text["dtype"];
+    text.erase("dtype");
+  }
+  return text;
+}
+
+Result<Config> read_hugging_face(const std::filesystem::path& file, std::span<const std::string> accepted) {
+  return ConfigReader(file, accepted)();
+}
+
+bool is_hugging_face(const std::filesystem::path& folder) {
+  const auto has = [&](std::string_view name) {
+    std::error_code ignored;
+    return std::filesystem::exists(folder / name, ignored);
+  };
+  return has("config.json") && (has(weights_file) || has(index_file)) && !has("manifest.json") && !has("checkpoints");
+}
+
+std::span<const std::string_view> training_fields() {
+  static constexpr std::string_view names[] = {
+      "capacity_factor",         "dropless_imbalance",   "router_group_size",     "router_jitter_noise",
+      "router_aux_loss_coef",    "router_aux_loss_form", "router_aux_loss_scope", "router_z_loss_coef",
+      "router_bias_update_rate", "vocab_pad_multiple"};
+  return names;
+}
+
+Status check_same_model(const Model& model, const Model& saved, const std::string& where) {
+  Config ours, theirs;
+  ours.model = model.resolved();
+  theirs.model = saved.resolved();
+  if (&model.family() != &saved.family())
+    return refused("model.model_type: expected \"{}\", as in {}, found \"{}\"", saved.family().name, where,
+                   model.family().name);
+  for (const Field& field : fields()) {
+    const std::string_view key = key_of(field.path);
+    if (section_of(field.path) != "model" || !field.is_of(model.family()) || key == "from" ||
+        key == "initializer_range" || std::ranges::find(training_fields(), key) != training_fields().end() ||
+        !has_effect(field.path, theirs, 1))
+      continue;
+    const std::string found = value_text(field.slot(ours)), expected = value_text(field.slot(theirs));
+    if (found != expected) return refused("{}: expected {}, as in {}, found {}", field.path, expected, where, found);
+  }
+  return {};
+}
+
+}  // namespace lancet::config

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Small models of the families with rotary positions as Hugging Face folders, and their logits, in plain PyTorch.
+
+Writes beside this script hugging_face/MODEL/{config.json,model.safetensors} of each model of MODELS, and
+logits.safetensors (tokens int32 [S], logits float32 [S, V], computed in float64 from the file's values). The forward
+pass works on the files' tensors and is written from the families' published definitions, not from this project's code.
+
+    python3 generate_families.py
+"""
+import json
+import math
+import pathlib
+
+import torch
+import torch.nn.functional as F
+
+from generate_hugging_face import write
+
+SIZES = dict(hidden_act="silu", hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=32, vocab_size=71, rms_norm_eps=1e-6, rope_theta=10000.0,
+             rope_scaling=None, attention_dropout=0.0, initializer_range=0.02, use_cache=True, bos_token_id=1,
+             eos_token_id=2, torch_dtype="float32", transformers_version="4.57.1")
+QWEN3 = dict(SIZES, attention_bias=False, head_dim=8, sliding_window=None, max_window_layers=2,
+             use_sliding_window=False)
+MODELS = {  # name: config, seed
+    "llama": (dict(SIZES, model_type="llama", architectures=["LlamaForCausalLM"], attention_bias=False, mlp_bias=False,
+                   pretraining_tp=1, tie_word_embeddings=False), 21),
+    "qwen3": (dict(QWEN3, model_type="qwen3", architectures=["Qwen3ForCausalLM"], tie_word_embeddings=True), 22),
+    "mixtral": (dict(SIZES, model_type="mixtral", architectures=["MixtralForCausalLM"], rope_theta=1e6,
+                     rms_norm_eps=1e-5, head_dim=None, num_local_experts=4, num_experts_per_tok=2,
+                     output_router_logits=False, router_aux_loss_coef=0.02, router_jitter_noise=0.0,
+                     sliding_window=None, tie_word_embeddings=False, torch_dtype="bfloat16"), 23),
+    "qwen3_moe": (dict(QWEN3, model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], num_hidden_layers=3,
+                       decoder_sparse_step=2, mlp_only_layers=[], moe_intermediate_size=12, num_experts=6,
+                       num_experts_per_tok=3, norm_topk_prob=True, output_router_logits=False,
+                       router_aux_loss_coef=0.001, tie_word_embeddings=False), 24),
+    "qwen2_moe": (dict(SIZES, model_type="qwen2_moe", architectures=["Qwen2MoeForCausalLM"], num_hidden_layers=3,
+                       decoder_sparse_step=1, mlp_only_layers=[1], moe_intermediate_size=12, num_experts=6,
+                       num_experts_per_tok=3, norm_topk_prob=False, output_router_logits=False, qkv_bias=True,
+                       shared_expert_intermediate_size=28, router_aux_loss_coef=0.001, sliding_window=32,
+                       max_window_layers=2, use_sliding_window=False, tie_word_embeddings=False), 25),
+    "olmoe": (dict(SIZES, model_type="olmoe", architectures=["OlmoeForCausalLM"], attention_bias=False, clip_qkv=1.5,
+                   num_experts=6, num_experts_per_tok=3, norm_topk_prob=False, output_router_logits=False,
+                   router_aux_loss_coef=0.01, rms_norm_eps=1e-5, tie_word_embeddings=False), 26),
+}
+
+
+def head_dim(c):
+    return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+
+
+def is_sparse(c, block):
+    if c["model_type"] in ("mixtral", "olmoe"):
+        return True
+    return "num_experts" in c and block not in c["mlp_only_layers"] and (block + 1) % c["decoder_sparse_step"] == 0
+
+
+def rms_norm(x, weight, c):
+    return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c["rms_norm_eps"])
+
+
+def rotated(x, c):
+    """x [S, heads, hd]: x cos + rotate_half(x) sin, where rotate_half(x) is [-x2, x1] of the two halves."""
+    size = x.shape[-1]
+    inverse = c["rope_theta"] ** (-torch.arange(0, size, 2, dtype=x.dtype) / size)
+    angle = torch.outer(torch.arange(len(x), dtype=x.dtype), inverse)
+    angle = torch.cat([angle, angle], -1)[:, None]
+    x1, x2 = x.chunk(2, -1)
+    return x * angle.cos() + torch.cat([-x2, x1], -1) * angle.sin()
+
+
+def attention(w, name, x, c):
+    s, size, groups = len(x), head_dim(c), c["num_attention_heads"] // c["num_key_value_heads"]
+    q, k, v = (F.linear(x, w[f"{name}.{p}_proj.weight"], w.get(f"{name}.{p}_proj.bias")) for p in "qkv")
+    if c["model_type"] == "olmoe":  # over all heads
+        q, k = rms_norm(q, w[name + ".q_norm.weight"], c), rms_norm(k, w[name + ".k_norm.weight"], c)
+        q, k, v = (t.clamp(-c["clip_qkv"], c["clip_qkv"]) for t in (q, k, v))
+    q, k, v = (t.view(s, -1, size) for t in (q, k, v))
+    if c["model_type"].startswith("qwen3"):
+        q, k = rms_norm(q, w[name + ".q_norm.weight"], c), rms_norm(k, w[name + ".k_norm.weight"], c)
+    q, k = rotated(q, c), rotated(k, c)
+    out = []
+    for h in range(c["num_attention_heads"]):
+        scores = q[:, h] @ k[:, h // groups].T * size ** -0.5
+        scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool).triu(1), -math.inf)
+        out.append(torch.softmax(scores, -1) @ v[:, h // groups])
+    return F.linear(torch.cat(out, -1), w[name + ".o_proj.weight"])
+
+
+def swiglu(w, x, gate, up, down):
+    return F.linear(F.silu(F.linear(x, w[gate + ".weight"])) * F.linear(x, w[up + ".weight"]), w[down + ".weight"])
+
+
+def names_of_ffn(c, name):
+    return [f"{name}.{n}" for n in (("w1", "w3", "w2") if "block_sparse_moe" in name else
+                                    ("gate_proj", "up_proj", "down_proj"))]
+
+
+def sparse(w, name, x, c):
+    p = torch.softmax(F.linear(x, w[name + ".gate.weight"]), -1)
+    best = p.topk(c["num_experts_per_tok"], -1)
+    weights = best.values
+    if c["model_type"] == "mixtral" or c["norm_topk_prob"]:
+        weights = weights / weights.sum(-1, keepdim=True)
+    y = torch.stack([sum(weight * swiglu(w, x[t], *names_of_ffn(c, f"{name}.experts.{e}"))
+                         for weight, e in zip(weights[t], best.indices[t].tolist())) for t in range(len(x))])
+    if c["model_type"] == "qwen2_moe":
+        gate = torch.sigmoid(F.linear(x, w[name + ".shared_expert_gate.weight"]))
+        y = y + gate * swiglu(w, x, *names_of_ffn(c, name + ".shared_expert"))
+    return y
+
+
+def forward(w, tokens, c):
+    """tokens [S] -> logits [S, V]"""
+    x = w["model.embed_tokens.weight"][tokens]
+    for i in range(c["num_hidden_layers"]):
+        name = f"model.layers.{i}"
+        x = x + attention(w, name + ".self_attn", rms_norm(x, w[name + ".input_layernorm.weight"], c), c)
+        y = rms_norm(x, w[name + ".post_attention_layernorm.weight"], c)
+        block = name + (".block_sparse_moe" if c["model_type"] == "mixtral" else ".mlp")
+        x = x + (sparse(w, block, y, c) if is_sparse(c, i) else swiglu(w, y, *names_of_ffn(c, block)))
+    head = w["model.embed_tokens.weight" if c["tie_word_embeddings"] else "lm_head.weight"]
+    return F.linear(rms_norm(x, w["model.norm.weight"], c), head)
+
+
+def shapes(c):
+    d, heads, keys, size = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"], head_dim(c)
+    result = {"model.embed_tokens.weight": [c["vocab_size"], d]}
+
+    def ffn(name, width):
+        gate, up, down = names_of_ffn(c, name)
+        result.update({gate + ".weight": [width, d], up + ".weight": [width, d], down + ".weight": [d, width]})
+
+    for i in range(c["num_hidden_layers"]):
+        name = f"model.layers.{i}"
+        result[name + ".input_layernorm.weight"] = [d]
+        for p, count in (("q", heads), ("k", keys), ("v", keys)):
+            result[f"{name}.self_attn.{p}_proj.weight"] = [count * size, d]
+            if c.get("qkv_bias"):
+                result[f"{name}.self_attn.{p}_proj.bias"] = [count * size]
+        result[name + ".self_attn.o_proj.weight"] = [d, heads * size]
+        if c["model_type"].startswith("qwen3"):
+            for p in "qk":
+                result[f"{name}.self_attn.{p}_norm.weight"] = [size]
+        if c["model_type"] == "olmoe":
+            result[name + ".self_attn.q_norm.weight"] = [heads * size]
+            result[name + ".self_attn.k_norm.weight"] = [keys * size]
+        result[name + ".post_attention_layernorm.weight"] = [d]
+        block = name + (".block_sparse_moe" if c["model_type"] == "mixtral" else ".mlp")
+        if not is_sparse(c, i):
+            ffn(block, c["intermediate_size"])
+            continue
+        experts = c.get("num_experts", c.get("num_local_experts"))
+        result[block + ".gate.weight"] = [experts, d]
+        for e in range(experts):
+            ffn(f"{block}.experts.{e}", c.get("moe_intermediate_size", c["intermediate_size"]))
+        if c["model_type"] == "qwen2_moe":
+            ffn(block + ".shared_expert", c["shared_expert_intermediate_size"])
+            result[block + ".shared_expert_gate.weight"] = [1, d]
+    result["model.norm.weight"] = [d]
+    if not c["tie_word_embeddings"]:
+        result["lm_head.weight"] = [c["vocab_size"], d]
+    return result
+
+
+def make(folder, c, seed):
+    folder.mkdir(parents=True, exist_ok=True)
+    g = torch.Generator().manual_seed(seed)
+    w = {}
+    for name, shape in shapes(c).items():
+        t = torch.randn(shape, generator=g) * 0.3 + (1 if len(shape) == 1 else 0)
+        narrow = c["torch_dtype"] == "bfloat16" and not name.endswith(".gate.weight")  # routers are often left in fp32
+        w[name] = t.bfloat16() if narrow else t
+    tokens = torch.randint(0, c["vocab_size"], (c["max_position_embeddings"],), generator=g)
+    logits = forward({n: t.double() for n, t in w.items()}, tokens, c).float()
+    (folder / "config.json").write_text(json.dumps(c, indent=2) + "\n")
+    write(folder / "model.safetensors", w, {"format": "pt"})
+    write(folder / "logits.safetensors", dict(tokens=tokens.int(), logits=logits), {})
+
+
+if __name__ == "__main__":
+    for model, (config, number) in MODELS.items():
+        make(pathlib.Path(__file__).resolve().parent / "hugging_face" / model, config, number)

@@ -1,0 +1,134 @@
+// Runs that start from a folder of Hugging Face's format.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "good.h"
+#include "lancet/base/json.h"
+#include "lancet/config/config.h"
+#include "lancet/run/run_folder.h"
+#include "log_capture.h"
+#include "temporary_folder.h"
+#include "train/hugging_face_files.h"
+#include "train/runs.h"
+
+namespace lancet {
+namespace {
+
+using namespace lancet::test::hf;
+using nlohmann::json;
+
+json config_from(const std::string& hf, const std::string& run) {
+  return {{"model", {{"from", hf}}},
+          {"train", {{"steps", 1}, {"micro_batch_size", 2}, {"optimizer", "sgd"}, {"lr", 1e-30}, {"save_interval", 9}}},
+          {"data", {{"synthetic", true}}},
+          {"log", {{"run_dir", run}, {"peak_tflops", 1}}},
+          {"threads", 1}};
+}
+
+config::Config parsed(const json& text) { return *test::good(config::parse(json_text(text), "c.json")); }
+
+}  // namespace
+
+TEST_CASE("a folder's model and defaults for training it on are those of a config with model.from") {
+  const config::Config config = parsed({{"model", {{"from", fixture("qwen3_moe")}, {"router_aux_loss_coef", 0.5}}}});
+  const config::Model& model = config.model;
+  CHECK(model.family().name == "qwen3_moe");
+  CHECK(model.n_layer == 3);
+  CHECK(model.head_dim == 8);
+  CHECK(model.num_experts_per_tok == 3);
+  CHECK(model.norm_topk_prob);
+  CHECK_FALSE(model.capacity_factor);
+  CHECK(model.router_aux_loss_coef == 0.5);
+  CHECK(config.train.lr == 1e-5);
+  CHECK(config.train.seq_len == 32);  // the model's
+  CHECK_FALSE(parsed({{"model", {{"from", fixture("gpt2_moe")}}}}).model.capacity_factor);
+  for (const char* shape : {"hidden_size", "router", "num_experts_per_tok", "model_type"}) {
+    const json text{{"model", {{"from", fixture("qwen3_moe")}, {shape, 3}}}};
+    check_error(config::parse(json_text(text), "c.json").error(), ExitCode::config,
+                {std::string("c.json: model.") + shape + ": expected no such field beside model.from", "found 3"});
+  }
+  const json none{{"model", {{"from", "/no/folder"}}}};
+  check_error(config::parse(json_text(none), "c.json").error(), ExitCode::data, {"/no/folder/config.json"});
+}
+
+TEST_CASE("ranks of any mesh start with a folder's weights, and a run with checkpoints needs the folder no more") {
+  const auto [name, ranks, mesh, training] = GENERATE(table<std::string, int, std::string, std::string>({
+      {"qwen3_moe", 4, R"({"tensor": 2, "expert": 2})", R"({"zero": 1, "dtype": "bf16"})"},
+      {"mixtral", 2, R"({"stage": 2})", "{}"},
+      {"llama", 2, R"({"tensor": 2})", R"({"zero": 1})"},
+      {"gpt2_moe", 2, R"({"tensor": 2})", "{}"},
+  }));
+  INFO(name << " " << mesh);
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "model", run = folder / "run";
+  fs::copy(fixture(name), hf);
+  json text = config_from(hf, run);
+  text["mesh"] = test::json_in(mesh);
+  text["train"].update(test::json_in(training));
+  CHECK(test::train_run(parsed(text), ranks).message.empty());
+
+  const HuggingFaceModel model = import_ok(hf);
+  auto saved = test::good(models::make_whole_store(model.config.model));
+  const auto opened = test::good(checkpoint::Checkpoint::open(run + "/checkpoints/step-000001"));
+  REQUIRE(run::load_parameters(*opened, *saved).ok());
+  for (const auto& [parameter, tensor] : model.store.all()) {
+    INFO(parameter);
+    CHECK(std::ranges::equal((*saved)[parameter].memory.span<const float>(), tensor.memory.span<const float>()));
+  }
+
+  fs::remove_all(hf);
+  text["train"]["steps"] = 2;
+  const test::LogCapture log;
+  CHECK(test::train_run(parsed(text), ranks).message.empty());
+  CHECK(test::losses(run).size() == 2);
+  CHECK(log.count("note: model.from " + hf + " was not needed: the run resumes") >= 1);
+}
+
+TEST_CASE("--init-from takes a folder's weights for a config of the same model alone") {
+  const test::TemporaryFolder folder;
+  const std::string hf = fixture("llama").string();
+  config::Config config = parsed(config_from(hf, folder / "run"));
+  config.model.from.clear();
+  config.model.rope_theta = 500;
+  const Error refused = test::train_run(config, 2, {.init_from = hf});
+  CHECK(refused.message == "config: model.rope_theta: expected 10000, as in " + hf + ", found 500");
+  config.model.rope_theta = 10000;
+  CHECK(test::train_run(config, 2, {.init_from = hf}).message.empty());
+}
+
+TEST_CASE("a folder that is damaged or of another shape is an error of one line, and nothing is written") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "model", run = folder / "run", weights = hf + "/model.safetensors";
+  fs::copy(fixture("mixtral"), hf);
+  const config::Config config = parsed(config_from(hf, run));
+  const auto refused = [&](const std::vector<std::string>& said) {
+    check_error(test::train_run(config, 2), ExitCode::data, said);
+    CHECK_FALSE(fs::exists(run));
+    fs::copy_file(fixture("mixtral") / "model.safetensors", weights, fs::copy_options::overwrite_existing);
+  };
+  fs::resize_file(weights, fs::file_size(weights) - 1);
+  refused({weights, "in the file's"});
+  const std::string experts = "model.layers.1.block_sparse_moe.experts.2.", up = experts + "w3.weight",
+                    down = experts + "w2.weight";
+  const auto change = [&](const std::function<void(File&)>& f) {
+    File file = File::read(weights);
+    f(file);
+    file.write(weights);
+  };
+  change([&](File& file) { file[up].shape = {16, 20}; });
+  refused({weights + ": " + up + ": expected [20,16] of F32, F16 or BF16, found BF16[16,20]"});
+  change([&](File& file) { file.rename(up, up + "s"); });
+  refused({weights + ": expected tensor " + up + " [20,16], found none of that name"});
+  change([&](File& file) { file.bytes[down][1] = std::byte(0x7f), file.bytes[down][0] = std::byte(0x80); });
+  refused({weights + ": " + down + ": expected finite numbers, found a non-finite one at element 0"});
+  std::ofstream(hf + "/model.safetensors.index.json") << R"({"weight_map": {"a": "none.safetensors"}})";
+  check_error(test::train_run(config, 2), ExitCode::data, {hf + ": expected model.safetensors or", "found both"});
+  fs::remove(weights);
+  check_error(test::train_run(config, 2), ExitCode::data, {hf + "/none.safetensors: expected a safetensors file"});
+}
+
+}  // namespace lancet
