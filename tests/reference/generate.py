@@ -51,6 +51,10 @@ CASES = {
                         gate="top_k", norm_topk_prob=True, capacity_factor=1.0),
     "qwen3_moe_adamw": dict(SMALL, **ADAMW, **dict(ROTARY, head_dim=6), seed=1, model_type="qwen3_moe", n_layer=3,
                             moe_layer_freq=2, n_inner=20, gate="top_k", capacity_factor=1.0, tie_word_embeddings=True),
+    "dots1_sgd": dict(SMALL, **SGD, **dict(ROTARY, head_dim=6), seed=45, model_type="dots1", n_layer=3,
+                      moe_layer_freq=1, first_k_dense_replace=1, n_inner=20, gate="sigmoid", capacity_factor=1.0,
+                      num_local_experts=8, norm_topk_prob=True, router_groups=4, router_topk_groups=2,
+                      routed_scaling_factor=1.5, router_bias_update_rate=0.01, n_shared_experts=2),
     "olmoe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=1, model_type="olmoe", n_layer=2, moe_layer_freq=1, n_inner=12,
                         clip_qkv=0.9, gate="top_k", capacity_factor=1.0),
     "qwen2_moe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=4, model_type="qwen2_moe", n_layer=4, moe_layer_freq=1,
@@ -76,7 +80,7 @@ def is_rotary(c):
 
 
 def norms_heads(c):
-    return c.get("model_type", "").startswith("qwen3")
+    return c.get("model_type", "").startswith(("qwen3", "dots1"))
 
 
 def moe_layers(c):
