@@ -166,10 +166,10 @@ endfunction()
 # Adds the source of run::simulator_build() to `module`: a hash of all that decides the numbers of a plan on a
 # declared machine. A recorded point is made again if one of these sources changed, and only then.
 function(lancet_simulator_build module)
-  # config.h holds the defaults: ids contain only the fields that a config names.
-  set(files ${CMAKE_SOURCE_DIR}/include/lancet/config/config.h ${CMAKE_SOURCE_DIR}/src/run/planned_step.cpp
-      ${CMAKE_SOURCE_DIR}/src/cli/plan_json.cpp)
-  foreach(folder IN ITEMS ir ops cost model passes schedule planner)
+  # The headers and families of config hold the defaults: ids contain only the fields that a config names.
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/include/lancet/config/*.h)
+  list(APPEND files ${CMAKE_SOURCE_DIR}/src/run/planned_step.cpp ${CMAKE_SOURCE_DIR}/src/cli/plan_json.cpp)
+  foreach(folder IN ITEMS config/families ir ops cost model passes schedule planner)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp ${CMAKE_SOURCE_DIR}/src/${folder}/*.h
          ${CMAKE_SOURCE_DIR}/include/lancet/${folder}/*.h)
     list(FILTER found EXCLUDE REGEX "/ops/(device|cuda|cpu)|/ops/[^/]+/[^/]+/cpu|/ops/kernel")

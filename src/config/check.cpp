@@ -26,11 +26,14 @@ constexpr std::int64_t most_routed =
 // A model whose MoE layers are all replaced would train without the experts that its config describes.
 Status check_moe_layers(const Model& m) {
   if (m.moe_layer_freq == 0 || m.has_moe()) return {};
-  if (!m.mlp_only_layers.empty() || m.family().first_block > 0)
+  if (m.family().has("mlp_only_layers"))
     return refused(
         "expected model.moe_layer_freq = {} and model.mlp_only_layers = [{}] that leave one of the {} blocks "
         "(model.n_layer) experts, found none",
         m.moe_layer_freq, fmt::join(m.mlp_only_layers, ", "), m.n_layer);
+  if (!m.family().has("moe_layer_freq"))
+    return refused("model.first_k_dense_replace: expected less than model.n_layer = {}, found {}", m.n_layer,
+                   m.first_k_dense_replace);
   return refused(
       "model.first_k_dense_replace: expected one that leaves a block of experts (a multiple of model.moe_layer_freq "
       "= {} below n_layer = {}), found {}; model.moe_layer_freq=0 makes a dense model",
@@ -187,6 +190,16 @@ std::int64_t Model::experts(int expert_coordinates) const {
 
 namespace {
 
+Status check_rope(const RopeScaling& scaling) {
+  if (scaling.beta_fast < scaling.beta_slow)
+    return refused("model.rope_scaling.beta_fast: expected at least beta_slow = {}, found {}", scaling.beta_slow,
+                   scaling.beta_fast);
+  if (scaling.high_freq_factor <= scaling.low_freq_factor)
+    return refused("model.rope_scaling.high_freq_factor: expected above low_freq_factor = {}, found {}",
+                   scaling.low_freq_factor, scaling.high_freq_factor);
+  return {};
+}
+
 Status check_all(const Config& config, int ranks) {
   const Model& m = config.model;
   if (ranks < 1) return refused("expected at least one rank, found {}", ranks);
@@ -197,6 +210,7 @@ Status check_all(const Config& config, int ranks) {
                    m.key_heads());
   if (m.family().positions == Positions::rotary && m.head_size() % 2 != 0)
     return refused("model.head_dim: expected an even number, found {}", m.head_size());
+  if (m.rope_scaling) LANCET_TRY(check_rope(*m.rope_scaling));
   if (config.train.seq_len < 1 || config.train.seq_len > m.n_positions)
     return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions,
                    config.train.seq_len);

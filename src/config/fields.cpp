@@ -1,12 +1,10 @@
+// The table of fields, what families and conditions say of them, and the keys of rope_scaling.
 #include "fields.h"
-#include "lancet/base/json.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace lancet::config {
@@ -139,6 +137,11 @@ constexpr Field table[] = {
     NAMED("model.max_position_embeddings", model.n_positions, between(1, most_positions), "longest sequence"),
     NAMED("model.rms_norm_eps", model.layer_norm_epsilon, above_zero(1), "added to the mean square"),
     NAMED("model.rope_theta", model.rope_theta, above_zero(most_real), "base of the rotary angles"),
+    ROW(model.rope_scaling, any(),
+        "positions beyond those of the training: {\"rope_type\": \"linear\", \"factor\": 4} divides the angles by the "
+        "factor; yarn takes original_max_position_embeddings (null: max_position_embeddings), attention_factor, mscale, "
+        "mscale_all_dim, beta_fast and beta_slow as well; llama3 original_max_position_embeddings, low_freq_factor and "
+        "high_freq_factor; null: none"),
     NAMED("model.tie_word_embeddings", model.tie_word_embeddings, any(), "the head is the token embedding"),
     ROW(model.clip_qkv, above_zero(most_real),
         "queries, keys and values are limited to [-this, this], after their norms; null: no limit"),
@@ -146,6 +149,9 @@ constexpr Field table[] = {
     ROW(model.attention_bias, any(), "both products of attention have biases"),
     NAMED("model.num_experts", model.num_local_experts, between(1, most_experts_per_layer),
         "experts per layer over all ranks"),
+    NAMED("model.n_routed_experts", model.num_local_experts, between(1, most_experts_per_layer), "as num_experts"),
+    NAMED("model.n_group", model.router_groups, between(1, most_router_groups), "as router_groups"),
+    NAMED("model.topk_group", model.router_topk_groups, between(1, most_router_groups), "as router_topk_groups"),
     NAMED("model.decoder_sparse_step", model.moe_layer_freq, between(1, most_layers),
         "block i, from 1 on, is an MoE layer if it is a multiple"),
     ROW(model.mlp_only_layers, between(0, most_layers), "blocks, from 0 on, that are dense all the same"),
@@ -369,13 +375,27 @@ constexpr Field table[] = {
 };
 // clang-format on
 #undef ROW
+#undef NAMED
 
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
+#define KEY(member, range, types)                                            \
+  RopeKey {                                                                  \
+#member, [](RopeScaling & s) { return slot_of(s.member); }, range, types \
+  }
+
+// In the order in which they are printed.
+constexpr RopeKey keys_of_rope[] = {
+    KEY(rope_type, any(), "linear yarn llama3"),
+    KEY(factor, between(1, most_factor), "linear yarn llama3"),
+    KEY(original_max_position_embeddings, between(1, most_positions), "yarn llama3"),
+    KEY(attention_factor, above_zero(most_factor), "yarn"),
+    KEY(mscale, above_zero(most_factor), "yarn"),
+    KEY(mscale_all_dim, above_zero(most_factor), "yarn"),
+    KEY(beta_fast, above_zero(most_factor), "yarn"),
+    KEY(beta_slow, above_zero(most_factor), "yarn"),
+    KEY(low_freq_factor, above_zero(most_factor), "llama3"),
+    KEY(high_freq_factor, above_zero(most_factor), "llama3"),
 };
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
+#undef KEY
 
 // True if both are the same member of one Config.
 bool slots_equal(const Slot& a, const Slot& b) {
@@ -384,26 +404,10 @@ bool slots_equal(const Slot& a, const Slot& b) {
   return std::visit(address, a) == std::visit(address, b);
 }
 
-// The shortest text that parses back to the same double: 5, not 5.0.
-std::string number_text(double x) { return fmt::format("{}", x); }
-
-// The families whose models have a field; empty if all have it.
-std::string families_text(const Field& field) {
-  std::vector<std::string_view> of;
-  for (const Family* family : families_known())
-    if (field.is_of(*family)) of.push_back(family->name);
-  return of.size() == families_known().size() ? std::string() : fmt::format("{}", fmt::join(of, ", "));
-}
-
-// The words of a choice or the range of a number; empty for other fields.
-std::string values_text(const Field& field, const Slot& slot) {
-  const Choice* choice = std::get_if<Choice>(&slot);
-  return choice ? fmt::format("{}", fmt::join(choice->words, "|")) : to_string(field.range);
-}
-
 }  // namespace
 
 std::span<const Field> fields() { return table; }
+std::span<const RopeKey> rope_keys() { return keys_of_rope; }
 
 const Field* find_field(std::string_view path) {
   for (const Field& field : table)
@@ -468,49 +472,6 @@ bool is_section(std::string_view path) {
   return false;
 }
 
-std::string to_string(const Range& range) {
-  const bool low = std::isfinite(range.min), high = std::isfinite(range.max);
-  if (low && high)
-    return fmt::format("in {}{}, {}{}", range.open_min ? '(' : '[', range.min, range.max, range.open_max ? ')' : ']');
-  if (low) return fmt::format("{} {}", range.open_min ? ">" : ">=", range.min);
-  if (high) return fmt::format("{} {}", range.open_max ? "<" : "<=", range.max);
-  return {};
-}
-
-std::string value_text(const Slot& slot) {
-  return std::visit(
-      Overloaded{
-          [](const std::int64_t* x) { return std::to_string(*x); },
-          [](const double* x) { return number_text(*x); },
-          [](const bool* x) { return std::string(*x ? "true" : "false"); },
-          [](const std::string* x) { return json_text(nlohmann::json(*x), {.strict = true}); },
-          [](const std::optional<std::int64_t>* x) { return *x ? std::to_string(**x) : std::string("null"); },
-          [](const std::optional<double>* x) { return *x ? number_text(**x) : std::string("null"); },
-          [](const std::vector<std::int64_t>* x) { return fmt::format("[{}]", fmt::join(*x, ", ")); },
-          [](const Choice& x) { return fmt::format("\"{}\"", x.words[std::size_t(x.get(x.target))]); },
-      },
-      slot);
-}
-
-std::string describe() {
-  std::string text;
-  std::string_view section = "?";
-  for (const Field& field : table) {
-    if (section_of(field.path) != section) {
-      section = section_of(field.path);
-      text += section.empty() ? "(top level)\n" : fmt::format("{}\n", section);
-    }
-    Config defaults = defaults_of(field);
-    const Slot slot = field.slot(defaults);
-    std::string note = values_text(field, slot);
-    if (!note.empty() && !field.doc.empty()) note += "; ";
-    if (const std::string families = families_text(field); !families.empty())
-      note = families + (note.empty() ? "" : ": ") + note;
-    text += fmt::format("  {:<28} {:<12} {}{}\n", key_of(field.path), value_text(slot), note, field.doc);
-  }
-  return text;
-}
-
 bool has_effect(std::string_view path, const Config& config, int ranks) {
   const Condition* condition = find_field(path)->condition;
   return !condition || condition->holds(config, ranks);
@@ -534,29 +495,6 @@ std::vector<std::string> without_effect(const Config& config, int ranks) {
     lines.push_back(
         fmt::format("{} {} nothing {}", fmt::join(paths, ", "), paths.size() > 1 ? "change" : "changes", why));
   return lines;
-}
-
-std::string to_json(const Config& config) {
-  Config copy = config;  // slots point into a Config that may be written
-  std::string text = "{";
-  std::string_view open = "";
-  bool first = true;
-  for (const Field& field : table) {
-    if (field.path == "model.from") continue;  // other fields have what it stands for
-    if (!field.is_of(config.model.family())) continue;
-    const std::string_view section = section_of(field.path);
-    if (section != open) {
-      if (!open.empty()) text += "\n  }";
-      if (!section.empty()) text += fmt::format("{}\n  \"{}\": {{", first ? "" : ",", section);
-      first = !section.empty();
-      open = section;
-    }
-    text += fmt::format("{}\n{}\"{}\": {}", first ? "" : ",", section.empty() ? "  " : "    ", key_of(field.path),
-                        value_text(field.slot(copy)));
-    first = false;
-  }
-  text += open.empty() ? "\n}\n" : "\n  }\n}\n";
-  return text;
 }
 
 }  // namespace lancet::config

@@ -25,7 +25,14 @@ struct Choice {
 };
 
 using Slot = std::variant<std::int64_t*, double*, bool*, std::string*, std::optional<std::int64_t>*,
-                          std::optional<double>*, std::vector<std::int64_t>*, Choice>;
+                          std::optional<double>*, std::vector<std::int64_t>*, std::optional<RopeScaling>*, Choice>;
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
 
 struct Range {
   double min = -std::numeric_limits<double>::infinity();
@@ -51,6 +58,16 @@ struct Field {
   constexpr Field when(const Condition& has_effect) const { return {path, slot, range, doc, &has_effect}; }
   bool is_of(const Family& family) const;
 };
+
+// A key of the object model.rope_scaling.
+struct RopeKey {
+  std::string_view name;
+  Slot (*slot)(RopeScaling&);
+  Range range;
+  std::string_view types;  // rope_types that have it; null or absent where it may be
+  bool of(RopeType type) const { return types.find(config::name(type)) != types.npos; }
+};
+std::span<const RopeKey> rope_keys();
 
 std::span<const Field> fields();
 // The field of any family, or of this one; null if there is none.

@@ -94,11 +94,11 @@ std::string kind_text(std::string_view kind, const std::string& range, bool null
   return fmt::format("{}{}{}{}", kind, range.empty() ? "" : " ", range, nullable ? " or null" : "");
 }
 
-Result<std::int64_t> read_integer(std::string_view where, const Field& field, const json& value, bool nullable) {
-  const std::string range = std::isfinite(field.range.max)
-                                ? to_string(field.range)
-                                : fmt::format("in [{}, {}]", field.range.min, std::numeric_limits<std::int64_t>::max());
-  const std::string expected = kind_text("an integer", range, nullable);
+Result<std::int64_t> read_integer(std::string_view where, const Range& range, const json& value, bool nullable) {
+  const std::string limits = std::isfinite(range.max)
+                                 ? to_string(range)
+                                 : fmt::format("in [{}, {}]", range.min, std::numeric_limits<std::int64_t>::max());
+  const std::string expected = kind_text("an integer", limits, nullable);
   std::int64_t x = 0;
   if (value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{INT64_MAX}) {
     x = std::int64_t(value.get<std::uint64_t>());
@@ -110,15 +110,15 @@ Result<std::int64_t> read_integer(std::string_view where, const Field& field, co
   } else {
     return wrong(where, expected, value);
   }
-  if (!field.range.contains(double(x))) return wrong(where, expected, value);
+  if (!range.contains(double(x))) return wrong(where, expected, value);
   return x;
 }
 
-Result<double> read_number(std::string_view where, const Field& field, const json& value, bool nullable) {
-  const std::string expected = kind_text("a number", to_string(field.range), nullable);
+Result<double> read_number(std::string_view where, const Range& range, const json& value, bool nullable) {
+  const std::string expected = kind_text("a number", to_string(range), nullable);
   if (!value.is_number()) return wrong(where, expected, value);
   const double x = value.get<double>();
-  if (!std::isfinite(x) || !field.range.contains(x)) return wrong(where, expected, value);
+  if (!std::isfinite(x) || !range.contains(x)) return wrong(where, expected, value);
   if (x > 0 && x < std::numeric_limits<float>::min())  // fp32, which computes with it, may take it for 0
     return wrong(where, expected + ", and if positive at least 1.2e-38, fp32's least", value);
   return x;
@@ -126,34 +126,53 @@ Result<double> read_number(std::string_view where, const Field& field, const jso
 
 struct Reader {
   std::string_view where;
-  const Field& field;
+  const Range& range;
   const json& value;
 
   Status operator()(std::int64_t* x) const {
-    LANCET_ASSIGN(*x, read_integer(where, field, value, false));
+    LANCET_ASSIGN(*x, read_integer(where, range, value, false));
     return {};
   }
   Status operator()(double* x) const {
-    LANCET_ASSIGN(*x, read_number(where, field, value, false));
+    LANCET_ASSIGN(*x, read_number(where, range, value, false));
     return {};
   }
   Status operator()(std::optional<std::int64_t>* x) const {
     if (value.is_null()) return x->reset(), Status{};
-    LANCET_ASSIGN(*x, read_integer(where, field, value, true));
+    LANCET_ASSIGN(*x, read_integer(where, range, value, true));
     return {};
   }
   Status operator()(std::optional<double>* x) const {
     if (value.is_null()) return x->reset(), Status{};
-    LANCET_ASSIGN(*x, read_number(where, field, value, true));
+    LANCET_ASSIGN(*x, read_number(where, range, value, true));
     return {};
   }
   Status operator()(std::vector<std::int64_t>* x) const {
     if (!value.is_array()) return wrong(where, "a list of integers", value);
     x->clear();
     for (const json& each : value) {
-      LANCET_ASSIGN(const std::int64_t number, read_integer(where, field, each, false));
+      LANCET_ASSIGN(const std::int64_t number, read_integer(where, range, each, false));
       x->push_back(number);
     }
+    return {};
+  }
+  Status operator()(std::optional<RopeScaling>* x) const {
+    if (value.is_null()) return x->reset(), Status{};
+    if (!value.is_object()) return wrong(where, "an object {...} or null", value);
+    x->emplace();
+    for (const RopeKey& key : rope_keys()) {
+      const auto found = value.find(key.name);
+      if (found == value.end() && (key.name == "rope_type" || key.name == "factor"))
+        return wrong(where, fmt::format("an object with {}", key.name), value);
+      if (found == value.end() || !key.of((*x)->rope_type)) continue;
+      const std::string inner = fmt::format("{}.{}", where, key.name);
+      LANCET_TRY(std::visit(Reader{inner, key.range, *found}, key.slot(**x)));
+    }
+    for (const auto& [name, ignored] : value.items())
+      if (std::ranges::none_of(rope_keys(),
+                               [&](const RopeKey& key) { return key.name == name && key.of((*x)->rope_type); }))
+        return config_error(fmt::format("{}: unknown key '{}' of rope_type {}", where, cut(name, most_shown),
+                                        config::name((*x)->rope_type)));
     return {};
   }
   Status operator()(bool* x) const {
@@ -231,7 +250,7 @@ Status read_value(Config& config, const json& value, std::string_view path, cons
   }
   if (!field) return unknown_key(origin.file, path);
   const std::string where = origin.of(path);
-  return std::visit(Reader{where, *field, value}, field->slot(config));
+  return std::visit(Reader{where, field->range, value}, field->slot(config));
 }
 
 // The model's family comes first: it says which fields there are, and their defaults.

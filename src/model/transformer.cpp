@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "builder.h"
 
@@ -116,10 +117,31 @@ class Transformer : private Builder {
     return emit("wide_norm", std::move(operands), std::move(attributes), name + ".norm")[0];
   }
 
+  void scale(const config::RopeScaling& scaling, ops::Attributes& attributes) const {
+    attributes.set("scaling", std::string(config::name(scaling.rope_type)));
+    attributes.set("factor", scaling.factor);
+    if (scaling.rope_type == config::RopeType::linear) return;
+    attributes.set("original_max_position_embeddings",
+                   scaling.original_max_position_embeddings.value_or(model().n_positions));
+    if (scaling.rope_type == config::RopeType::llama3) {
+      attributes.set("low_freq_factor", scaling.low_freq_factor);
+      attributes.set("high_freq_factor", scaling.high_freq_factor);
+      return;
+    }
+    attributes.set("beta_fast", scaling.beta_fast);
+    attributes.set("beta_slow", scaling.beta_slow);
+    const auto of = [&](double mscale) { return 0.1 * mscale * std::log(scaling.factor) + 1; };
+    if (scaling.attention_factor)
+      attributes.set("attention_factor", *scaling.attention_factor);
+    else if (scaling.mscale && scaling.mscale_all_dim)
+      attributes.set("attention_factor", of(*scaling.mscale) / of(*scaling.mscale_all_dim));
+  }
+
   // Queries and keys by their positions; with norms of each head where the family has them.
   TensorId rotated(const std::string& name, TensorId qkv, ops::Attributes attributes) {
     attributes.set("head_dim", model().head_size());
     attributes.set("theta", model().rope_theta);
+    if (model().rope_scaling) scale(*model().rope_scaling, attributes);
     std::vector<TensorId> operands{qkv};
     if (decodes()) operands.push_back(cursor_);
     if (family().head_norm == config::HeadNorm::each_head) {

@@ -200,7 +200,10 @@ void add(std::string& list, const std::string& entry) { list += (list.empty() ? 
 // another version's: a field that it lacks had its default value, and fields that are unknown here are noted.
 Status compare(const config::Config& config, const Manifest& manifest, ResumePoint::Kind kind, int ranks,
                const std::string& where, std::vector<std::string>& notes) {
-  const Values defaults = values_in(config::to_json(config::Config{})), now = values_in(config::to_json(config));
+  config::Config plain;
+  plain.model.model_type = config.model.model_type;
+  config.model.family().set_defaults(plain.model);
+  const Values defaults = values_in(config::to_json(plain)), now = values_in(config::to_json(config));
   Values before = defaults;
   std::string changed, unknown;
   for (const auto& [key, value] : values_in(manifest.config)) {
@@ -212,7 +215,8 @@ Status compare(const config::Config& config, const Manifest& manifest, ResumePoi
     if (value == before[key] || !config::has_effect(key, config, ranks)) continue;
     if (kind == ResumePoint::Kind::weights && !model) continue;
     if (key == "train.steps" && config.train.lr_schedule == config::LrSchedule::constant) continue;
-    if (key == "model.n_head" || key == "model.router")
+    if (key == "model.n_head" || key == "model.num_attention_heads" || key == "model.num_key_value_heads" ||
+        key == "model.head_dim" || key == "model.router")
       return config_error(fmt::format("{}: expected {}, as in {}, found {}", key, brief(before[key]), where, value));
     add(changed, fmt::format("{} {} (was {})", key, value, brief(before[key])));
   }

@@ -160,6 +160,23 @@ TEST_CASE("a family's fields have its names") {
   CHECK(mixtral.model.rope_theta == 1e6);
   CHECK(mixtral.model.layer_norm_epsilon == 1e-5);
   CHECK(good(R"({"model": {"model_type": "llama"}})").model.moe_layers() == 0);
+  const auto scaled = [](const std::string& scaling) {
+    return parse(fmt::format(R"({{"model": {{"model_type": "llama", "rope_scaling": {}}}}})", scaling), "c.json");
+  };
+  const Config yarn = *scaled(R"({"rope_type": "yarn", "factor": 8, "mscale": 0.5, "beta_fast": 20})");
+  CHECK(good(to_json(yarn)) == yarn);
+  CHECK(yarn.model.rope_scaling->rope_type == RopeType::yarn);
+  CHECK(yarn.model.rope_scaling->beta_fast == 20);
+  CHECK_FALSE(scaled("null")->model.rope_scaling);
+  CHECK(scaled("4").error().message == "c.json: model.rope_scaling: expected an object {...} or null, found 4");
+  CHECK(scaled(R"({"rope_type": "dynamic", "factor": 8})").error().message ==
+        "c.json: model.rope_scaling.rope_type: expected one of \"linear\", \"yarn\", \"llama3\", found \"dynamic\"");
+  CHECK(scaled(R"({"rope_type": "linear", "factor": 0.5})").error().message ==
+        "c.json: model.rope_scaling.factor: expected a number in [1, 1000000], found 0.5");
+  CHECK(scaled(R"({"rope_type": "linear", "factor": 2, "beta_fast": 4})").error().message ==
+        "c.json: model.rope_scaling: unknown key 'beta_fast' of rope_type linear");
+  CHECK(check(*scaled(R"({"rope_type": "llama3", "factor": 8, "high_freq_factor": 1})"), 1).error().message ==
+        "config: model.rope_scaling.high_freq_factor: expected above low_freq_factor = 1, found 1");
   const Config qwen2 = good(R"({"model": {"model_type": "qwen2_moe", "hidden_size": 48, "num_hidden_layers": 4,
     "decoder_sparse_step": 2, "mlp_only_layers": [1], "shared_expert_intermediate_size": 30}})");
   for (std::int64_t block = 0; block < 4; ++block) CHECK(qwen2.model.is_moe(block) == (block == 3));

@@ -51,13 +51,23 @@ CASES = {
                         gate="top_k", norm_topk_prob=True, capacity_factor=1.0),
     "qwen3_moe_adamw": dict(SMALL, **ADAMW, **dict(ROTARY, head_dim=6), seed=1, model_type="qwen3_moe", n_layer=3,
                             moe_layer_freq=2, n_inner=20, gate="top_k", capacity_factor=1.0, tie_word_embeddings=True),
+    "dots1_sgd": dict(SMALL, **SGD, **dict(ROTARY, head_dim=6), seed=45, model_type="dots1", n_layer=3,
+                      moe_layer_freq=1, first_k_dense_replace=1, n_inner=20, gate="sigmoid", capacity_factor=1.0,
+                      num_local_experts=8, norm_topk_prob=True, router_groups=4, router_topk_groups=2,
+                      routed_scaling_factor=1.5, router_bias_update_rate=0.01, n_shared_experts=2),
     "olmoe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=1, model_type="olmoe", n_layer=2, moe_layer_freq=1, n_inner=12,
                         clip_qkv=0.9, gate="top_k", capacity_factor=1.0),
     "qwen2_moe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=4, model_type="qwen2_moe", n_layer=4, moe_layer_freq=1,
                             mlp_only_layers=[0, 2], n_inner=20, shared_expert_intermediate_size=10, qkv_bias=True,
                             gate="top_k", capacity_factor=1.0),
-    "qwen3_sgd": dict(SMALL, **SGD, **ROTARY, seed=1, model_type="qwen3", n_layer=2, moe_layer_freq=0, n_inner=20,
-                      attention_bias=True),
+    "qwen3_sgd": dict(SMALL, **SGD, **dict(ROTARY, head_dim=12), seed=1, model_type="qwen3", n_layer=2,
+                      moe_layer_freq=0, n_inner=20, attention_bias=True,
+                      rope_scaling=dict(rope_type="yarn", factor=3.0, original_max_position_embeddings=6, beta_fast=2.0,
+                                        beta_slow=0.25, mscale=1.0, mscale_all_dim=0.5)),
+    "llama3_sgd": dict(SMALL, **SGD, **dict(ROTARY, head_dim=12), seed=2, model_type="llama", n_layer=2,
+                       moe_layer_freq=0, n_inner=20,
+                       rope_scaling=dict(rope_type="llama3", factor=4.0, original_max_position_embeddings=8,
+                                         low_freq_factor=0.5, high_freq_factor=1.5)),
     "z_loss_sgd": dict(SMALL, **SGD, seed=1, gate="top_k", capacity_factor=1.0, n_layer=2, router_z_loss_coef=0.01),
 }
 
@@ -70,7 +80,7 @@ def is_rotary(c):
 
 
 def norms_heads(c):
-    return c.get("model_type", "").startswith("qwen3")
+    return c.get("model_type", "").startswith(("qwen3", "dots1"))
 
 
 def moe_layers(c):
@@ -175,13 +185,38 @@ def rms_norm(x, weight, c):
     return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c["layer_norm_epsilon"])
 
 
+def scaled(frequency, c):
+    """Inverse frequencies for positions beyond the original ones, and the factor of sine and cosine."""
+    s = c.get("rope_scaling")
+    if s is None:
+        return frequency, 1.0
+    old, factor = s["original_max_position_embeddings"], s["factor"]
+    turns = old * frequency / (2 * math.pi)  # in the original positions
+    if s["rope_type"] == "llama3":
+        low, high = s["low_freq_factor"], s["high_freq_factor"]
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        return kept * frequency + (1 - kept) * frequency / factor, 1.0
+    count = len(frequency)
+
+    def index(number):  # of the frequency that turns that often
+        return count * math.log(old / (number * 2 * math.pi)) / math.log(c["rope_theta"])
+
+    first, last = max(math.floor(index(s["beta_fast"])), 0), min(math.ceil(index(s["beta_slow"])), 2 * count - 1)
+    assert first < last and any(first < i < last for i in range(count)), "no frequency on the ramp"
+    kept = 1 - ((torch.arange(count, dtype=frequency.dtype) - first) / (last - first)).clamp(0, 1)
+    amplitude = [0.1 * s[key] * math.log(factor) + 1 for key in ("mscale", "mscale_all_dim")]
+    return kept * frequency + (1 - kept) * frequency / factor, amplitude[0] / amplitude[1]
+
+
 def rotated(x, c):
     """x [B, S, H, hd] by its positions: the halves of a head are the two coordinates of hd/2 planes."""
     half = x.shape[-1] // 2
     frequency = c["rope_theta"] ** (-torch.arange(half, dtype=x.dtype) / half)
+    frequency, amplitude = scaled(frequency, c)
     angle = (torch.arange(x.shape[1], dtype=x.dtype)[:, None] * frequency)[:, None]  # [S, 1, hd/2]
+    cos, sin = amplitude * angle.cos(), amplitude * angle.sin()
     first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
 def grouped_attention(w, x, c):
@@ -397,7 +432,7 @@ def main():
     for name, c in CASES.items():
         out = train(c)
         path = pathlib.Path(__file__).with_name(f"{name}.safetensors")
-        write_safetensors(path, out, {k: str(v) for k, v in c.items()})
+        write_safetensors(path, out, {k: json.dumps(v) if isinstance(v, dict) else str(v) for k, v in c.items()})
         summary(name, c, out, path)
 
 

@@ -45,22 +45,32 @@ inline void set_shared(config::Model& model) {
   model.n_shared_experts = 2;
 }
 
-// The small model with the blocks of a family with rotary positions.
+// The small model with the blocks of a family with rotary positions, and what its fields allow beside them.
 inline void set_family(config::Model& model, std::string_view name) {
-  model.model_type = config::find_family(name);
+  const config::Family& family = *config::find_family(name);
+  config::Model defaults;
+  family.set_defaults(defaults);
+  model.model_type = &family;
   model.num_key_value_heads = 2;
   model.head_dim = 6;
   model.rope_theta = 100;
-  model.tie_word_embeddings = name == "qwen3";
-  model.qkv_bias = name == "qwen2_moe";
-  if (name == "olmoe") model.clip_qkv = 1;
-  model.attention_bias = name == "qwen3";
-  if (name == "qwen2_moe") {
+  model.router = defaults.router;
+  model.tie_word_embeddings = !family.has("num_experts_per_tok");
+  if (!family.has("num_experts_per_tok")) {
+    model.moe_layer_freq = 0;
+    model.rope_scaling.emplace();
+    model.rope_scaling->rope_type = config::RopeType::yarn;
+    model.rope_scaling->factor = 2;
+  }
+  model.qkv_bias = family.has("qkv_bias");
+  model.attention_bias = family.has("attention_bias");
+  if (family.has("clip_qkv")) model.clip_qkv = 1;
+  if (family.has("n_shared_experts")) model.n_shared_experts = 1;
+  if (family.has("shared_expert_intermediate_size")) {
     model.moe_layer_freq = 1;
     model.mlp_only_layers = {0};
     model.shared_expert_intermediate_size = 20;
   }
-  if (name == "llama" || name == "qwen3") model.moe_layer_freq = 0;
 }
 
 inline ir::Mesh mesh_of(int data, int expert, int tensor) { return {{1, data, expert, tensor}}; }

@@ -6,12 +6,12 @@
 namespace lancet::config {
 
 namespace families {
-extern const Family llama, mixtral, olmoe, qwen2_moe, qwen3, qwen3_moe;
+extern const Family dots1, llama, mixtral, olmoe, qwen2_moe, qwen3, qwen3_moe;
 }
 
 std::span<const Family* const> families_known() {
   using namespace families;
-  static constexpr const Family* all[] = {&gpt2, &llama, &mixtral, &olmoe, &qwen2_moe, &qwen3, &qwen3_moe};
+  static constexpr const Family* all[] = {&gpt2, &dots1, &llama, &mixtral, &olmoe, &qwen2_moe, &qwen3, &qwen3_moe};
   return all;
 }
 

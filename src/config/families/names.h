@@ -8,8 +8,9 @@ inline constexpr std::string_view common_names[] = {"from", "vocab_size", "initi
 
 // The blocks of Llama.
 inline constexpr std::string_view rotary_names[] = {
-    "num_hidden_layers", "num_attention_heads",     "num_key_value_heads", "head_dim",   "hidden_size",
-    "intermediate_size", "max_position_embeddings", "rms_norm_eps",        "rope_theta", "tie_word_embeddings"};
+    "num_hidden_layers", "num_attention_heads", "num_key_value_heads",     "head_dim",
+    "hidden_size",       "intermediate_size",   "max_position_embeddings", "rms_norm_eps",
+    "rope_theta",        "rope_scaling",        "tie_word_embeddings"};
 
 inline constexpr std::string_view attention_bias_name[] = {"attention_bias"};
 
@@ -20,8 +21,11 @@ inline constexpr std::string_view router_names[] = {"num_experts_per_tok",   "ro
                                                     "dropless_imbalance",    "router_group_size",
                                                     "router_aux_loss_coef",  "router_aux_loss_form",
                                                     "router_aux_loss_scope", "router_z_loss_coef",
-                                                    "router_groups",         "router_topk_groups",
-                                                    "routed_scaling_factor", "router_bias_update_rate"};
+                                                    "routed_scaling_factor", "router_bias_update_rate",
+                                                    "router_groups",         "router_topk_groups"};
+
+// Those of families with names of their own for groups of experts.
+inline constexpr std::span ungrouped_router_names(router_names, std::size(router_names) - 2);
 
 // A model without experts; one whose tokens choose the best of `experts` and drop nothing, as at Hugging Face.
 inline void set_dense(Model& model) {
