@@ -10,9 +10,9 @@
 
 #include "lancet/ops/schedule_layout.h"
 #include "ops/device/launch.h"
+#include "ops/device/library_doubles.h"
 #include "ops/device/partial_sums.h"
 #include "ops/nn/linear/column_sums.h"
-#include "ops/device/library_doubles.h"
 #include "ops/references/harness.h"
 #include "routers.h"
 #include "run_emulated.h"
