@@ -228,9 +228,11 @@ Status check_all(const Config& config, int ranks) {
     return refused("overlap.parts: expected at most overlap.max_parts = {}, found {}", config.overlap.max_parts,
                    config.overlap.parts);
   const bool by_batch = config.overlap.policy != "tutel" && config.overlap.policy != "expert_pipeline";
-  if (config.overlap.parts > 1 && by_batch && config.train.micro_batch_size % config.overlap.parts != 0)
-    return refused("overlap.parts: expected a divisor of train.micro_batch_size = {}, found {}",
-                   config.train.micro_batch_size, config.overlap.parts);
+  const bool one = config.train.micro_batch_size == 1;
+  const std::int64_t length = one ? config.train.seq_len : config.train.micro_batch_size;
+  if (config.overlap.parts > 1 && by_batch && length % config.overlap.parts != 0)
+    return refused("overlap.parts: expected a divisor of train.{} = {}, found {}", one ? "seq_len" : "micro_batch_size",
+                   length, config.overlap.parts);
   if (config.log.trace > config.train.steps)
     return refused("log.trace: expected a step of train.steps = {}, found {}", config.train.steps, config.log.trace);
   if (const Transport transport = config.comm.transport; config.device != Device::cuda && transport == Transport::nccl)

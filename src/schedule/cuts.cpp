@@ -205,22 +205,28 @@ bool keeps_much_alive(const ir::Program& program, const ir::Instruction& at, std
   return share * (ir::bytes(program.type(at.operands[0])) + ir::bytes(program.type(at.operands[1]))) > all;
 }
 
-AxisRows batch_rows(const ir::Program& program) {
+AxisRows token_rows(const ir::Program& program, bool recomputed) {
   std::int64_t all = 0;
   for (const ir::Tensor& tensor : program.tensors)
     if (tensor.number >= 0 && !tensor.storage.valid()) all += ir::bytes(tensor.type);
   return infer_axes(program, members(program, [&](const ir::Instruction& at) {
-                      return in_layers(at) || keeps_much_alive(program, at, all);
+                      return in_layers(at) || (recomputed && at.role == ir::Role::recompute) ||
+                             keeps_much_alive(program, at, all);
                     }));
 }
 
-// True if every instruction that has a row can be split in `parts` equal parts along the batch.
-bool divides(const ir::Program& program, const AxisRows& rows, int parts) {
+AxisRows batch_rows(const ir::Program& program) { return token_rows(program, false); }
+
+// True if every instruction that has a row can be split in `parts` equal parts of that axis of its operands.
+bool divides(const ir::Program& program, const AxisRows& rows, int parts, bool by_positions) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i]) continue;
     const ir::Instruction& at = program.instructions[i];
-    for (std::size_t o = 0; o < at.operands.size(); ++o)
-      if (rows[i]->operands[o] == 0 && program.type(at.operands[o]).shape[0] % parts != 0) return false;
+    for (std::size_t o = 0; o < at.operands.size(); ++o) {
+      if (rows[i]->operands[o] != 0) continue;
+      const Shape& shape = program.type(at.operands[o]).shape;
+      if (shape[by_positions ? axis_of_tokens(shape) : 0] % parts != 0) return false;
+    }
   }
   return true;
 }
@@ -228,7 +234,45 @@ bool divides(const ir::Program& program, const AxisRows& rows, int parts) {
 std::vector<int> that_divide_sequences(const ir::Program& program, const AxisRows& rows, const TokenRanks&,
                                        std::span<const int> wanted) {
   std::vector<int> counts(wanted.begin(), wanted.end());
-  std::erase_if(counts, [&](int parts) { return !divides(program, rows, parts); });
+  std::erase_if(counts, [&](int parts) { return !divides(program, rows, parts, false); });
+  return counts;
+}
+
+constexpr int most_position_parts = 4;  // more take a search of minutes, and hide little more
+
+// True if ranks have or get shards of the sequence there: consecutive positions of a shard are not those of the whole.
+bool shards_positions(const ir::Instruction& at) {
+  const bool keeps = ops::kind(at) == ops::Kind::share && at.attributes.integer("axis", 0) == 1;
+  return keeps || ops::moves(at, 1);
+}
+
+// Rows along a batch of one sequence. What has one entry a sequence, as a random choice by the sequence's number, is
+// whole.
+AxisRows position_rows(const ir::Program& program) {
+  AxisRows rows = token_rows(program, true);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i]) continue;
+    const ir::Instruction& at = program.instructions[i];
+    if (const auto& positions = ops::op(at.op).positions; positions && !positions->row.operands.empty())
+      rows[i] = of_table(&positions->row);
+    if (shards_positions(at)) rows[i] = nullptr;
+    for (std::size_t o = 0; rows[i] && o < at.operands.size(); ++o) {
+      const Shape& shape = program.type(at.operands[o]).shape;
+      if (rows[i]->operands[o] == 0 && shape[axis_of_tokens(shape)] == 1) rows[i] = nullptr;
+    }
+  }
+  return rows;
+}
+
+std::vector<int> that_divide_positions(const ir::Program& program, const AxisRows& rows, const TokenRanks&,
+                                       std::span<const int> wanted) {
+  const auto attention = std::ranges::find_if(
+      program.instructions, [](const ir::Instruction& at) { return ops::kind(at) == ops::Kind::attention; });
+  if (attention == program.instructions.end() || program.type(attention->results[0]).shape[0] != 1) return {};
+  std::vector<int> counts(wanted.begin(), wanted.end());
+  std::erase_if(counts, [&](int parts) {
+    return (wanted.size() > 1 && parts > most_position_parts) || !divides(program, rows, parts, true);
+  });
   return counts;
 }
 
@@ -245,6 +289,20 @@ constexpr Cut batch_cut{
     .part_counts = that_divide_sequences,
     .filled = {.op = "split_filled", .by_choices = true},
     .has_pipelines = true};
+
+constexpr Cut positions_cut{
+    .name = "positions",
+    .words = {.parts = "parts",
+              .splits = "positions of the batch's only sequence; tokens of a part fill the slots after those before it",
+              .pairs = "as batch; backward from the last part on, or whole but for attention",
+              .rewrites = "as batch; a part of attention reads keys and values of the parts before it",
+              .memory = "as batch; gradients of keys and values in fp32, while parts add them up",
+              .launches = "one of each op and message a part",
+              .source = "causal attention needs no later position; TeraPipe (Li et al., ICML 2021) for pipelines"},
+    .rows = position_rows,
+    .part_counts = that_divide_positions,
+    .filled = {.op = "split_filled", .by_choices = true},
+    .by_positions = true};
 
 constexpr Cut capacity_cut{
     .name = "capacity",
@@ -413,7 +471,8 @@ const Cut& cut_named(std::string_view name) {
 }
 
 std::span<const Cut* const> all_cuts() {
-  static constexpr const Cut* table[] = {&batch_cut, &capacity_cut, &columns_cut, &peers_cut, &source_rows_cut};
+  static constexpr const Cut* table[] = {&batch_cut, &capacity_cut,  &columns_cut,
+                                         &peers_cut, &positions_cut, &source_rows_cut};
   return table;
 }
 

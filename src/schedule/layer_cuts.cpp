@@ -65,7 +65,7 @@ std::vector<int> LayerMixes::counts(const Cut& cut) const {
 std::vector<LayerCuts> LayerMixes::choices_of(const Layer& layer, int forward_parts) const {
   std::vector<LayerCuts> choices{{}};
   if (layer.whole.empty()) return choices;
-  const Cut &batch = cut_named("batch"), &sources = cut_named("source_rows"), &capacity = cut_named("capacity");
+  const Cut &batch = step_.token_cut(), &sources = cut_named("source_rows"), &capacity = cut_named("capacity");
   std::vector<LayerCuts> rows{{}};
   if (layer.backward_only) rows.push_back({&batch, forward_parts});
   for (const int count : counts(sources))

@@ -329,7 +329,7 @@ class OrderSearch {
 Candidate search_orders(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   if (!step.has_all_to_all()) return candidate;
   OrderSearch search(step, overlap);
-  if (overlap.parts <= 1) search.try_split("weight gradients in gaps of the network", step.whole(cut_named("batch")));
+  if (overlap.parts <= 1) search.try_split("weight gradients in gaps of the network", step.whole(step.token_cut()));
   for (const std::vector<Range>& ranges : range_choices(step, overlap))
     for (bool backward : {true, false}) {
       if (backward && !overlap.split_backward) continue;
@@ -337,7 +337,7 @@ Candidate search_orders(const Step& step, const config::Overlap& overlap, Candid
                        split_of(step, ranges, backward));
     }
   if (overlap.split_backward && overlap.reach < 0) search.mix_cuts();
-  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"),
+  return or_forced_split(std::move(candidate), step, overlap, step.token_cut(),
                          [&](Candidate whole) { return search.best(std::move(whole)); });
 }
 

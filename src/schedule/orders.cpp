@@ -98,7 +98,8 @@ void hold_recomputation(std::vector<Job>& jobs, const ir::Program& program, std:
   bool after_message = false;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const ir::Instruction& at = program.instructions[begin + i];
-    if (at.attributes.integer("part", 0) > 0) continue;  // it need not wait for all parts of the message
+    // It need not wait for all parts of the message.
+    if (at.role != Role::recompute && at.attributes.integer("part", 0) > 0) continue;
     if (at.role == Role::forward) {
       after_message = false;
     } else if (at.role == Role::dx && at.stream == ir::Stream::expert) {

@@ -95,7 +95,7 @@ Candidate order_micro_batches(const Step& step, const config::Overlap& overlap, 
 Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap, Candidate candidate) {
   candidate.how = "both passes whole";
   const auto in_parts = [&](Candidate best) {
-    for (int parts : step.part_counts(cut_named("batch"))) {
+    for (int parts : step.part_counts(step.token_cut())) {
       const Split split = split_of(step, {{0, int(step.forward_end()), parts}}, true);
       const Rewritten rewritten = rewrite(step.program(), split);
       const Orders orders(rewritten.program, step.op_costs(rewritten, split));
@@ -110,7 +110,7 @@ Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap,
     }
     return best;
   };
-  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"), in_parts);
+  return or_forced_split(std::move(candidate), step, overlap, step.token_cut(), in_parts);
 }
 
 // The program with each pipeline in the order of its stages; all else stays in program order.
@@ -150,7 +150,7 @@ Candidate split_forward(const Step& step, const config::Overlap& overlap, Candid
     }
     return best;
   };
-  return or_forced_split(std::move(candidate), step, overlap, cut_named("batch"), in_parts);
+  return or_forced_split(std::move(candidate), step, overlap, step.token_cut(), in_parts);
 }
 
 // Each micro batch gets copies of the instructions and of all tensors that they make, and of the inputs that they read;

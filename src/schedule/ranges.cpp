@@ -24,7 +24,11 @@ constexpr double impossible = std::numeric_limits<double>::infinity();
 class RangeCosts {
  public:
   RangeCosts(const Step& step, const std::vector<std::size_t>& groups)
-      : step_(step), groups_(groups), dependencies_(ir::dependencies(step.program())) {}
+      : step_(step),
+        cut_(step.token_cut()),
+        rows_(step.rows(cut_)),
+        groups_(groups),
+        dependencies_(ir::dependencies(step.program())) {}
 
   double operator()(int begin, int end, int parts) const {
     const std::size_t first = groups_[std::size_t(begin)], last = groups_[std::size_t(end)];
@@ -52,7 +56,7 @@ class RangeCosts {
       start.push_back(std::int32_t(jobs.size()));
       for (int p = 0; p < (split ? parts : 1); ++p) {
         Job job{.stream = at.stream,
-                .ms = step_.part_cost(batch_, split ? parts : 1, i, p).ms,
+                .ms = step_.part_cost(cut_, split ? parts : 1, i, p).ms,
                 .part = split ? p : -1,
                 .needs = {},
                 .blocks = {}};
@@ -75,8 +79,8 @@ class RangeCosts {
   }
 
   const Step& step_;
-  const Cut& batch_ = cut_named("batch");
-  const AxisRows& rows_ = step_.rows(batch_);
+  const Cut& cut_;
+  const AxisRows& rows_;
   const std::vector<std::size_t>& groups_;
   const Dependencies dependencies_;
 };
@@ -90,7 +94,7 @@ bool reads(const ir::Instruction& reader, const ir::Instruction& maker) {
 // split in the same parts, the former is not worth splitting what it reads.
 bool begins_layer(const Step& step, std::size_t i) {
   const auto& instructions = step.program().instructions;
-  const AxisRows& rows = step.rows(cut_named("batch"));
+  const AxisRows& rows = step.rows(step.token_cut());
   const auto is_split = [&](std::size_t gate) { return rows[gate] != nullptr; };
   if (ops::kind(instructions[i]) == ops::Kind::gate) return !is_split(i);
   if (ops::kind(instructions[i]) != ops::Kind::choice) return false;
@@ -114,7 +118,7 @@ std::size_t last_reader(const Step& step, std::size_t decision) {
 std::vector<Range> split_ranges_of(const Step& step, const std::vector<std::size_t>& groups, int longest,
                                    const RangeCost& cost) {
   std::vector<int> parts{1};
-  for (int count : step.part_counts(cut_named("batch"))) parts.push_back(count);
+  for (int count : step.part_counts(step.token_cut())) parts.push_back(count);
   std::vector<Range> result;
   for (const Range& range : choose_ranges(int(groups.size()) - 1, longest, parts, cost).ranges)
     if (range.parts > 1)
@@ -201,7 +205,7 @@ std::vector<Range> ranges_of_reach(const Step& step, const config::Overlap& over
 }
 
 Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_backward) {
-  Split split = step.whole(cut_named("batch"));
+  Split split = step.whole(step.token_cut());
   const auto& instructions = step.program().instructions;
   std::unordered_map<std::string, int> by_label;
   for (const Range& range : ranges)
@@ -213,6 +217,11 @@ Split split_of(const Step& step, const std::vector<Range>& ranges, bool with_bac
     const auto it = by_label.find(instructions[i].label);
     if (it != by_label.end() && split.rows[i]) split.parts[i] = it->second;
   }
+  if (!step.token_cut().by_positions) return split;
+  const std::vector<std::size_t> makers = ir::makers_of(step.program());
+  for (std::size_t i = step.forward_end(); i < instructions.size(); ++i)
+    if (const auto& positions = ops::op(instructions[i].op).positions; positions && positions->as >= 0)
+      split.parts[i] = split.parts[makers[instructions[i].operands[std::size_t(positions->as)].index()]];
   return split;
 }
 

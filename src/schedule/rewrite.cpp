@@ -8,6 +8,8 @@
 //   Those that were made whole are split by the ops that the cut names (Cut::filled, Cut::received).
 // - partial: one sum per part, added up by `sum`; accumulated: each part adds onto the result of the part before;
 //   cumulative: the last part's is the whole's, and a part that reads it takes that of the same part.
+// - the positions of a sequence (Cut::by_positions): slices of axis 1. What a part needs of other positions, its
+//   op says (ops::PositionParts). In the backward pass the last positions are part 0.
 // - a repeat: each part is a repeat of the parts of its body. Experts' buffers and what else these make in the scratch
 //   are in the part's own one. Weight gradients, which are accumulated, go from part to part.
 // With pipelines (Split), slices and views of activations become copies: `copy` makes the parts of a tensor from
@@ -74,7 +76,9 @@ std::vector<bool> whole_users(const ir::Program& program, const Split& split) {
       const ops::Axis axis = split.parts[i] > 1 ? split.rows[i]->operands[o] : ops::none;
       const bool reads_whole =
           split.parts[i] == 1 ? !(is_all_to_all(at) && o > 0) : axis == ops::none || axis == ops::accumulated;
-      if (reads_whole || split.parts[i] != made_in[id] || pipeline != pipeline_of[id]) whole[id] = true;
+      const bool reads_before = split.parts[i] > 1 && split.cuts[i]->by_positions && ops::op(at.op).positions &&
+                                ops::op(at.op).positions->up_to == int(o);
+      if (reads_whole || reads_before || split.parts[i] != made_in[id] || pipeline != pipeline_of[id]) whole[id] = true;
     }
     for (TensorId id : at.results) {
       made_in[id.index()] = split.parts[i];
@@ -186,41 +190,72 @@ class Rewriter {
     whole_ = &whole;
     for (std::size_t o = 0; o < whole.operands.size(); ++o)
       if (names_rows(whole.operands[o], row.operands[o])) ensure_filled_parts(whole.operands[o], parts);
-    std::vector<Instruction> made;
-    for (int p = 0; p < parts; ++p) {
-      Instruction part = begin_part(row, p, parts);
+    std::vector<Instruction> made;  // in the order in which they run
+    for (int n = 0; n < parts; ++n) {
+      const int p = slice_of(n, parts);
+      Instruction part = begin_part(row, n, parts);
       if (is_all_to_all(whole) && row.operands[1] == ops::none) part.operands = all_pairs(whole);
       for (std::size_t o = 0; o < whole.operands.size(); ++o)
         if (row.operands[o] != ops::none) part.operands[o] = operand(whole.operands[o], row.operands[o], p, parts);
       const bool sums = !row.results.empty() && row.results[0] == ops::accumulated;
       if (sums)
-        add_onto(result_.program, part, p == 0 ? std::vector<TensorId>() : made.back().results, p + 1 == parts);
-      else if (const auto continued = ops::op(part.op).continued; continued && p > 0 && !scratch_.valid())
+        add_onto(result_.program, part, n == 0 ? std::vector<TensorId>() : made.back().results, n + 1 == parts);
+      else if (const auto continued = ops::op(part.op).continued; continued && n > 0 && !scratch_.valid())
         part.operands.push_back(made.back().results[*continued]);  // counts of a gate, and where rows begin (rule 1)
       for (std::size_t r = 0; !sums && r < whole.results.size(); ++r)
         part.results[r] = result(whole.results[r], row.results[r], p, parts);
+      if (const auto& positions = ops::op(part.op).positions; positions && this_cut().by_positions)
+        add_positions(part, *positions, made, p, parts);
       made.push_back(std::move(part));
     }
     for (std::size_t r = 0; r < whole.results.size(); ++r) {
       if (row.results[r] == ops::accumulated) continue;
       std::vector<TensorId>& of_result = parts_[whole.results[r].value];
       of_result.clear();
-      for (const Instruction& part : made) of_result.push_back(part.results[r]);
+      for (int p = 0; p < parts; ++p) of_result.push_back(made[std::size_t(slice_of(p, parts))].results[r]);
     }
     return made;
+  }
+
+  // Which slice the n-th part to run works on, and which part a slice is: of positions, backward, the last one first.
+  int slice_of(int n, int parts) const {
+    const bool forward = source_.instructions[std::size_t(origin_)].role == ir::Role::forward;
+    return this_cut().by_positions && !forward ? parts - 1 - n : n;
+  }
+
+  // What slice p of the positions needs of the others. before: the parts that run before it.
+  void add_positions(Instruction& part, const ops::PositionParts& positions, const std::vector<Instruction>& before,
+                     int p, int parts) {
+    const auto first = [&](TensorId id, std::int64_t rows) {  // of its positions
+      ir::TensorType type = result_.program.type(id);
+      type.shape.set(1, rows);
+      return result_.program.add_view(type, id, Slice{});
+    };
+    const std::int64_t rows = source_.type(whole_->operands[0]).shape[1] / parts;
+    if (positions.before) part.attributes.set("before", rows * p);
+    if (positions.up_to >= 0)
+      part.operands.push_back(first(whole_->operands[std::size_t(positions.up_to)], rows * (p + 1)));
+    if (!positions.sums) return;
+    if (!before.empty()) part.operands.push_back(first(before.back().results[1], rows * (p + 1)));
+    std::vector<ir::TensorType> types;
+    for (const TensorId id : part.operands) types.push_back(result_.program.type(id));
+    const ir::TensorType sums = ops::op(part.op).infer({types, part.attributes}).value()[1];
+    part.results.push_back(result_.program.add_value(sums, before.empty() ? TensorId{} : part.operands.back()));
   }
 
   // Every part runs the rounds of its own windows, over its own tensors.
   std::vector<Instruction> repeats_of(const Instruction& whole, const ops::PartitionRow& row, int parts) {
     whole_ = &whole;
     std::vector<Instruction> made;
-    for (int p = 0; p < parts; ++p) {
-      Instruction& part = made.emplace_back(begin_part(row, p, parts));
+    for (int n = 0; n < parts; ++n) {
+      const int p = slice_of(n, parts);
+      Instruction& part = made.emplace_back(begin_part(row, n, parts));
       part.operands[ir::repeat_count] =
           operand(whole.operands[ir::repeat_count], row.operands[ir::repeat_count], p, parts);
       const TensorId round = whole.results[ir::repeat_round];
-      part.results[ir::repeat_round] = result(round, ops::cumulative, p, parts);
-      parts_[round.value].push_back(part.results[ir::repeat_round]);
+      part.results[ir::repeat_round] = result(round, ops::cumulative, n, parts);
+      parts_[round.value].resize(std::size_t(parts));
+      parts_[round.value][std::size_t(p)] = part.results[ir::repeat_round];
     }
     scratch_ = whole.results[ir::repeat_scratch];
     std::vector<std::vector<Instruction>> bodies(made.size());
@@ -245,6 +280,7 @@ class Rewriter {
   ir::Attributes attributes_of_part(const ops::PartitionRow& row, int p, int parts) const {
     const Cut& cut = this_cut();
     ir::Attributes attributes = ops::attributes_of_share(row, whole_->attributes, parts);
+    if (cut.by_positions && attributes.has("batch")) attributes.set("batch", std::int64_t(1));
     if (cut.peers) {
       const ops::PeerParts peers = cut.peers(split_.among, parts);
       for (const std::string_view name : row.divided)
@@ -278,8 +314,9 @@ class Rewriter {
 
   ir::TensorType slice_type(TensorId id, int parts) const {
     ir::TensorType type = source_.type(id);
-    LANCET_CHECK(type.shape[0] % parts == 0, "{} parts do not divide {}", parts, ir::to_string(type));
-    type.shape.set(0, type.shape[0] / parts);
+    const int axis = this_cut().by_positions ? axis_of_tokens(type.shape) : 0;
+    LANCET_CHECK(type.shape[axis] % parts == 0, "{} parts do not divide {}", parts, ir::to_string(type));
+    type.shape.set(axis, type.shape[axis] / parts);
     return type;
   }
   Slice slice(TensorId id, int p, int parts) const { return {ir::bytes(source_.type(id)) / parts * p, 0, 0}; }

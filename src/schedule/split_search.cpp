@@ -68,11 +68,11 @@ std::pair<std::size_t, std::size_t> position_of(const Rewritten& rewritten, std:
 std::vector<std::vector<Range>> range_choices(const Step& step, const config::Overlap& overlap) {
   if (overlap.reach >= 0) {
     std::vector<std::vector<Range>> choices;
-    for (int parts : step.part_counts(cut_named("batch"))) choices.push_back(ranges_of_reach(step, overlap, parts));
+    for (int parts : step.part_counts(step.token_cut())) choices.push_back(ranges_of_reach(step, overlap, parts));
     return choices;
   }
   std::vector<std::vector<Range>> choices{choose_forward_ranges(step, overlap)};
-  for (int parts : step.part_counts(cut_named("batch"))) choices.push_back({{0, int(step.forward_end()), parts}});
+  for (int parts : step.part_counts(step.token_cut())) choices.push_back({{0, int(step.forward_end()), parts}});
   std::erase_if(choices, [](const std::vector<Range>& ranges) { return ranges.empty(); });
   return choices;
 }

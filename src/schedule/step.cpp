@@ -114,6 +114,11 @@ Status Step::find_costs() {
   return {};
 }
 
+const Cut& Step::token_cut() const {
+  const Cut &batch = cut_named("batch"), &positions = cut_named("positions");
+  return part_counts(batch).empty() && !part_counts(positions).empty() ? positions : batch;
+}
+
 bool Step::has_all_to_all() const {
   for (std::size_t i = 0; i < op_costs_.size(); ++i)
     if (program_.instructions[i].stream == ir::Stream::expert && op_costs_[i].ms > 0) return true;
@@ -147,9 +152,9 @@ Status Step::add_part_costs(const Cut& cut, int parts) {
       continue;
     }
     std::vector<cost::OpCost>& of_parts = by_origin[std::size_t(origin)];
-    // One cost, that of the last part, stands for all, unless parts reach other ranks, or run as many rounds as the
-    // tokens of the parts before them fill.
-    if (!cut.peers && !ir::is_repeat(at)) of_parts.clear();
+    // One cost, that of the last part, stands for all, unless parts reach other ranks, run as many rounds as the tokens
+    // of the parts before them fill, or read what is before them.
+    if (!cut.peers && !ir::is_repeat(at) && !(cut.by_positions && ops::op(at.op).positions)) of_parts.clear();
     of_parts.push_back(op_costs[i]);
   }
   return {};

@@ -37,10 +37,10 @@ Buffer poisoned(std::size_t bytes) {
 Outputs run(Inputs& in) {
   Outputs o(in.desc);
   Buffer w = poisoned(attention_forward_workspace_bytes(in.desc, threads()));
-  attention_forward(in.desc, in.qkv.data(), o.out.data(), static_cast<float*>(o.lse.data()), w.data());
+  attention_forward(in.desc, in.qkv.data(), in.qkv.data(), o.out.data(), static_cast<float*>(o.lse.data()), w.data());
   Buffer v = poisoned(attention_backward_workspace_bytes(in.desc, threads()));
-  attention_backward(in.desc, in.dout.data(), in.qkv.data(), o.out.data(), static_cast<const float*>(o.lse.data()),
-                     o.dqkv.data(), v.data());
+  attention_backward(in.desc, in.dout.data(), in.qkv.data(), in.qkv.data(), o.out.data(),
+                     static_cast<const float*>(o.lse.data()), o.dqkv.data(), nullptr, false, v.data());
   return o;
 }
 
@@ -214,6 +214,48 @@ TEST_CASE("a sequence's bits do not depend on the batch or the threads") {
       }
     }
   }
+}
+
+TEST_CASE("parts of the positions have the bits of the whole, but for sums of the gradients of keys") {
+  set_threads(2);
+  for (DType type : {DType::f32, DType::bf16})
+    for (const auto& [sequence, parts, group] : {std::array<std::int64_t, 3>{128, 2, 1}, {105, 3, 4}, {8, 8, 2}}) {
+      INFO(name(type) << ", " << sequence << " positions in " << parts << " parts, groups of " << group);
+      const AttentionDesc d{1, sequence, 2, 24, type, group};
+      Inputs in(d);
+      const Outputs whole = run(in);
+      const std::int64_t rows = sequence / parts, width = (group + 2) * 2 * 24, heads = group * 2;
+      std::vector<float> sums(std::size_t(sequence * 2 * 2 * 24), kPoison);
+      std::int64_t wrong = 0;
+      double worst = 0;
+      for (std::int64_t p = parts; p-- > 0;) {
+        AttentionDesc part = d;
+        part.sequence = rows, part.before = p * rows;
+        const auto slice = [&](Elements& of, std::int64_t row) {
+          return static_cast<std::byte*>(of.data()) + std::int64_t(size_of(type)) * row * part.before;
+        };
+        Outputs o(part);
+        Buffer w = poisoned(attention_forward_workspace_bytes(part, threads()));
+        attention_forward(part, slice(in.qkv, width), in.qkv.data(), o.out.data(), static_cast<float*>(o.lse.data()),
+                          w.data());
+        Buffer v = poisoned(attention_backward_workspace_bytes(part, threads()));
+        attention_backward(part, slice(in.dout, heads * 24), slice(in.qkv, width), in.qkv.data(), o.out.data(),
+                           static_cast<const float*>(o.lse.data()), o.dqkv.data(), sums.data(), p + 1 < parts,
+                           v.data());
+        for (std::int64_t i = 0; i < o.out.size(); ++i) wrong += o.out[i] != whole.out[part.before * heads * 24 + i];
+        for (std::int64_t i = 0; i < o.lse.size(); ++i)
+          wrong += o.lse[i] != whole.lse[i / rows * sequence + part.before + i % rows];
+        for (std::int64_t i = 0; i < o.dqkv.size(); ++i) {
+          const double expected = whole.dqkv[part.before * width + i];
+          if (i % width < heads * 24)
+            wrong += o.dqkv[i] != expected;
+          else
+            worst = std::max(worst, std::fabs(o.dqkv[i] - expected) / (1 + std::fabs(expected)));
+        }
+      }
+      CHECK(wrong == 0);
+      CHECK(worst <= std::ldexp(1.0, type == DType::f32 ? -19 : -7));
+    }
 }
 
 TEST_CASE("a group of heads of queries has the results of as many heads with copies of the keys and values") {

@@ -55,6 +55,16 @@ TEST_CASE("the least memory divides optimizer state as the plan does") {
   check_least_memory({"train.zero=1", "mesh.expert=2", "mesh.tensor=2", "mesh.data=2", sequences}, 8);
 }
 
+TEST_CASE("parts of the positions shorten a step of one sequence by more than a tenth") {
+  const auto step_ms = [&](const std::string& parts) {
+    const std::vector<std::string> overrides{"model.num_hidden_layers=2", "overlap.policy=lancet", parts};
+    const auto config = test::good(config::load(LANCET_SOURCE_DIR "/configs/qwen3-30b-a3b.json", overrides));
+    const auto made = test::good(run::plan_offline(*config, {.ranks = 32, .hardware = "dgx-h100", .compare = false}));
+    return made->plan.header.real("predicted_ms");
+  };
+  CHECK(step_ms("overlap.max_parts=2") < 0.9 * step_ms("overlap.max_parts=1"));
+}
+
 // The warning of a pipeline that drains more often than it has to.
 
 TEST_CASE("a step whose number of micro batches has no large divisor names the nearest one that has") {

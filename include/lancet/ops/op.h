@@ -238,8 +238,20 @@ struct Again {
   std::vector<int> results = {};   // by result of that op: which of the instruction's results it makes
 };
 
+// How an op is split in parts of the positions of one sequence (the cut `positions`), of an op whose results at a
+// position depend on other positions, or on which one it is. Others are split as along the batch.
+struct PositionParts {
+  PartitionRow row = {};  // empty: that of the batch
+  bool before = false;    // a part has the attribute `before`: how many positions are before its own
+  int up_to = -1;         // of this operand a part also reads, as a further one, all positions up to its own last one
+  // Parts add onto one sum, result 1, which only parts have, from the last to the first. Every part but the last gets
+  // its own positions of the sum, and those before them, as a further operand.
+  bool sums = false;
+  int as = -1;  // it is in the parts of the instruction that makes this operand
+};
+
 // Attributes that tell the parts of an instruction apart.
-inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts", "first"};
+inline constexpr std::array<std::string_view, 3> part_attributes{"part", "parts", "before"};
 // Attributes that only parts have, and by which their times differ: the columns of a tile (OpDef::column_tiles), and of
 // an all-to-all the other ranks that it reaches, whether they are all on this rank's host, and 1 if some of its rows
 // stay on this rank.
@@ -267,6 +279,7 @@ struct OpDef {
   // balance_bias makes the update.
   std::vector<int> counted = {};
   std::vector<PartitionRow> partition = {};
+  std::optional<PositionParts> positions = {};
   std::vector<Sample> samples = {};
   ir::Stream stream = ir::Stream::compute;
   // Result 0 can be made in tiles of its last axis, each a dense tensor: with the attribute `columns`, an instruction

@@ -44,6 +44,9 @@ struct CutWords {
   std::string_view splits, pairs, rewrites, memory, launches, source;
 };
 
+// The axis of a tensor [B,S,...] or [T,...] whose slices of consecutive tokens are ranges of its memory.
+inline int axis_of_tokens(const Shape& shape) { return shape.rank() > 1 && shape[0] == 1 ? 1 : 0; }
+
 struct Cut {
   std::string_view name;
   CutWords words;
@@ -54,6 +57,9 @@ struct Cut {
   std::vector<int> (*part_counts)(const ir::Program&, const AxisRows&, const TokenRanks&, std::span<const int> wanted);
   SplitOp filled = {}, received = {};
   bool has_pipelines = false;  // its parts may have memory of their own, with copies around them (Split::pipeline)
+  // Its parts are the positions of a batch of one sequence: in the forward pass from the first on, in the backward pass
+  // from the last on (ops::PositionParts).
+  bool by_positions = false;
   // Of a cut by ranks: which of them send to each other in each part. Null: parts have equal shares of the tokens.
   ops::PeerParts (*peers)(const TokenRanks&, int parts) = nullptr;
 };

@@ -28,6 +28,8 @@ class Step {
   const std::vector<int>& wanted_counts() const { return wanted_counts_; }  // those of make()
   // The numbers of parts (at least 2, ascending) that the step can be split in by the cut. Empty if no tokens travel.
   const std::vector<int>& part_counts(const Cut& cut) const { return of(cut).counts; }
+  // The cut of the batch's tokens: its sequences or, of a single one, its positions.
+  const Cut& token_cut() const;
   std::size_t forward_end() const { return forward_end_; }  // the first instruction that is not of the forward pass
   bool has_all_to_all() const;                              // some of the expert stream takes time
   // Of the sequential step, without parts, and before its program was replaced: its arena, and the bytes alive at once.

@@ -10,7 +10,7 @@
 //
 // Backward: a step of kBlocks blocks of queries recomputes P = exp(S - lse) and dS = P (dP - delta) scale panel by
 // panel, multiplies dS with K to get dQ, and then adds P^T dout and dS^T Q to dV and dK, which are kept in f32 for the
-// whole head.
+// whole head. Of a part of the positions these sums begin with those of the parts behind it.
 #include "lancet/backend/cpu/attention.h"
 
 #include <algorithm>
@@ -55,16 +55,19 @@ class Carver {
 struct Extents {
   explicit Extents(const AttentionDesc& d)
       : sequence(d.sequence),
+        before(d.before),
+        total(before + sequence),
         head_dim(d.head_dim),
         stride((d.group + 2) * d.heads * d.head_dim),
         out_stride(d.group * d.heads * d.head_dim),
         keys(out_stride),
         values(keys + d.heads * d.head_dim),
-        key_panels(divide_up(sequence, kTileRows)),
+        key_panels(divide_up(total, kTileRows)),
         feature_panels(divide_up(head_dim, kTileRows)),
         feature_columns(divide_up(head_dim, kTileColumns) * kTileColumns),
         scale(1.f / std::sqrt(static_cast<float>(head_dim))) {}
-  std::int64_t sequence, head_dim;
+  std::int64_t sequence, before, total;  // positions of queries, before them, and of keys
+  std::int64_t head_dim;
   std::int64_t stride, out_stride;          // elements between positions in qkv, in out
   std::int64_t keys, values;                // the columns of qkv where they begin
   std::int64_t key_panels, feature_panels;  // of kTileRows
@@ -79,20 +82,20 @@ struct Packer {
   const Extents& x;
 
   std::int64_t positions_size() const { return x.key_panels * kTileRows * units_of<T>(x.head_dim); }
-  std::int64_t features_size() const { return x.feature_panels * kTileRows * units_of<T>(x.sequence); }
+  std::int64_t features_size() const { return x.feature_panels * kTileRows * units_of<T>(x.total); }
   std::int64_t lanes_size() const { return kQueries * units_of<T>(x.head_dim); }
 
   // Panels of kTileRows positions; the sum runs over features.
   void positions(const T* in, std::int64_t stride, Unit* out) const {
     for (std::int64_t p = 0; p < x.key_panels; ++p)
-      pack_along_k<kTileRows>(in + p * kTileRows * stride, stride, rows_of_panel(p, x.sequence), x.head_dim,
+      pack_along_k<kTileRows>(in + p * kTileRows * stride, stride, rows_of_panel(p, x.total), x.head_dim,
                               out + p * kTileRows * units_of<T>(x.head_dim));
   }
   // Panels of kTileRows features; the sum runs over positions.
   void features(const T* in, std::int64_t stride, Unit* out) const {
     for (std::int64_t p = 0; p < x.feature_panels; ++p)
       pack_across_k<kTileRows>(in + p * kTileRows, stride, rows_of_panel(p, x.head_dim), x.head_dim - p * kTileRows,
-                               x.sequence, out + p * kTileRows * units_of<T>(x.sequence));
+                               x.total, out + p * kTileRows * units_of<T>(x.total));
   }
   // A block of positions as lanes; the sum runs over features. Lanes beyond `count` are zero.
   void lanes(const T* in, std::int64_t stride, int count, Unit* out) const {
@@ -168,8 +171,8 @@ class Forward {
     keys_ = carve.take<Unit>(pack_.positions_size());
     values_ = carve.take<Unit>(pack_.features_size());
     queries_ = carve.take<Unit>(pack_.lanes_size());
-    scores_ = carve.take<float>((x.sequence + 1) * kQueries);
-    probabilities_ = carve.take<Unit>((units_of<T>(x.sequence) + 1) * kQueries);
+    scores_ = carve.take<float>((x.total + 1) * kQueries);
+    probabilities_ = carve.take<Unit>((units_of<T>(x.total) + 1) * kQueries);
     result_ = carve.take<float>(x.feature_panels * kTileRows * kQueries);
     bytes_ = carve.used();
   }
@@ -185,15 +188,15 @@ class Forward {
     for (std::int64_t q0 = 0; q0 < x_.sequence; q0 += kQueries) {
       const int count = static_cast<int>(std::min<std::int64_t>(kQueries, x_.sequence - q0));
       pack_.lanes(q + q0 * x_.stride, x_.stride, count, queries_);
-      const std::int64_t keys = q0 + count;
+      const std::int64_t keys = x_.before + q0 + count;
       for (std::int64_t p = 0; p * kTileRows < keys; ++p)
         tile_function<Unit, float>(pack_.rows_of_panel(p, keys))(
             units_of<T>(x_.head_dim), keys_ + p * kTileRows * units_of<T>(x_.head_dim), queries_, nullptr, 0,
             scores_ + p * kTileRows * kQueries, kQueries);
-      softmax(q0, keys);
+      softmax(x_.before + q0, keys);
       for (std::int64_t p = 0; p < x_.feature_panels; ++p)
         tile_function<Unit, float>(pack_.rows_of_panel(p, x_.head_dim))(
-            units_of<T>(keys), values_ + p * kTileRows * units_of<T>(x_.sequence), probabilities_, nullptr, 0,
+            units_of<T>(keys), values_ + p * kTileRows * units_of<T>(x_.total), probabilities_, nullptr, 0,
             result_ + p * kTileRows * kQueries, kQueries);
       store_transposed(result_, inverse_, x_.head_dim, count, out + q0 * x_.out_stride, x_.out_stride);
       std::copy_n(lse_, count, lse + q0);
@@ -201,7 +204,7 @@ class Forward {
   }
 
  private:
-  // scores_ -> probabilities_ (not yet divided by their sum), inverse_ and lse_.
+  // scores_ -> probabilities_ (not yet divided by their sum), inverse_ and lse_. q0: the position of the first query.
   void softmax(std::int64_t q0, std::int64_t keys) {
     for (std::int64_t j = q0; j < keys; ++j)  // causal mask: lane i is query q0 + i
       for (std::int64_t i = 0; i < j - q0; ++i) scores_[j * kQueries + i] = kMinusInfinity;
@@ -263,16 +266,22 @@ class Backward {
   }
   std::size_t bytes() const { return bytes_; }
 
-  // A head of keys and the group of neighbouring heads of queries that read it. k, v, dk and dv are as far behind q and
-  // dq of the first of them as `keys` and `values` say.
-  void heads(std::int64_t group, const T* dout, const T* q, std::int64_t keys, std::int64_t values, const T* out,
-             const float* lse, T* dq) {
-    pack_.positions(q + keys, x_.stride, keys_);
-    pack_.positions(q + values, x_.stride, values_);
-    pack_.features(q + keys, x_.stride, key_features_);
-    const std::int64_t sums = x_.key_panels * kTileRows * x_.feature_columns;
-    std::fill_n(dk_, sums, 0.f);
-    std::fill_n(dv_, sums, 0.f);
+  // A head of keys.
+  struct Keys {
+    const T *k, *v;
+    T *dk, *dv;                                  // of the queries' own positions
+    float *k_sums = nullptr, *v_sums = nullptr;  // of all positions; null: there are no others
+    std::int64_t sums_stride = 0;
+    bool add = false;
+  };
+
+  // A head of keys and the group of neighbouring heads of queries that read it.
+  void heads(std::int64_t group, const T* dout, const T* q, const Keys& keys, const T* out, const float* lse, T* dq) {
+    pack_.positions(keys.k, x_.stride, keys_);
+    pack_.positions(keys.v, x_.stride, values_);
+    pack_.features(keys.k, x_.stride, key_features_);
+    begin_sums(dk_, keys.add ? keys.k_sums : nullptr, keys.sums_stride);
+    begin_sums(dv_, keys.add ? keys.v_sums : nullptr, keys.sums_stride);
     for (std::int64_t g = 0; g < group; ++g) {
       const std::int64_t column = g * x_.head_dim;
       for (std::int64_t s0 = 0; s0 < x_.sequence; s0 += kStep) {
@@ -282,28 +291,31 @@ class Backward {
         sum_over_queries(s0, count, dout + column, q + column);
       }
     }
-    store_rows(dk_, dq + keys);
-    store_rows(dv_, dq + values);
+    store_rows(dk_, x_.before, keys.dk, x_.stride);
+    store_rows(dv_, x_.before, keys.dv, x_.stride);
+    if (!keys.k_sums) return;
+    store_rows(dk_, 0, keys.k_sums, keys.sums_stride);
+    store_rows(dv_, 0, keys.v_sums, keys.sums_stride);
   }
 
  private:
   // Computes block b of the step at s0: its columns of p_ and ds_, and its dQ.
   void block(int b, std::int64_t s0, std::int64_t step_count, const T* dout, const T* q, const T* out, const float* lse,
              T* dq) {
-    const std::int64_t q0 = s0 + b * kQueries, step_keys = s0 + step_count;
+    const std::int64_t q0 = s0 + b * kQueries, step_keys = x_.before + s0 + step_count;
     const int count = static_cast<int>(std::clamp<std::int64_t>(x_.sequence - q0, 0, kQueries));
-    const std::int64_t keys = count ? q0 + count : 0;
+    const std::int64_t keys = count ? x_.before + q0 + count : 0;
     if (count) {
       pack_.lanes(q + q0 * x_.stride, x_.stride, count, queries_);
       pack_.lanes(dout + q0 * x_.out_stride, x_.out_stride, count, douts_);
       row_terms(count, dout + q0 * x_.out_stride, out + q0 * x_.out_stride, lse + q0);
     }
-    for (std::int64_t p = 0; p * kTileRows < keys; ++p) panel(p, b, q0, keys);
+    for (std::int64_t p = 0; p * kTileRows < keys; ++p) panel(p, b, x_.before + q0, keys);
     for (std::int64_t j = keys; j < step_keys; ++j) put_row(j, b, zeros_, zeros_);
     if (!count) return;
     for (std::int64_t p = 0; p < x_.feature_panels; ++p)
       tile_function<Unit, float>(pack_.rows_of_panel(p, x_.head_dim))(
-          units_of<T>(keys), key_features_ + p * kTileRows * units_of<T>(x_.sequence), ds_lanes_, nullptr, 0,
+          units_of<T>(keys), key_features_ + p * kTileRows * units_of<T>(x_.total), ds_lanes_, nullptr, 0,
           dq_ + p * kTileRows * kQueries, kQueries);
     store_transposed(dq_, ones_.data(), x_.head_dim, count, dq + q0 * x_.stride, x_.stride);
   }
@@ -325,7 +337,7 @@ class Backward {
     }
   }
 
-  // Keys of panel p against the block's queries: P = exp(S - lse), dS = P (dP - delta) scale.
+  // Keys of panel p against the block's queries, from position q0 on: P = exp(S - lse), dS = P (dP - delta) scale.
   void panel(std::int64_t p, int b, std::int64_t q0, std::int64_t keys) {
     alignas(64) float s[kTileRows * kQueries], dp[kTileRows * kQueries];
     const int rows = pack_.rows_of_panel(p, keys);
@@ -363,7 +375,7 @@ class Backward {
   void sum_over_queries(std::int64_t s0, std::int64_t count, const T* dout, const T* q) {
     pack_.columns(q + s0 * x_.stride, x_.stride, count, query_columns_);
     pack_.columns(dout + s0 * x_.out_stride, x_.out_stride, count, dout_columns_);
-    const std::int64_t keys = s0 + count, units = units_of<T>(count);
+    const std::int64_t keys = x_.before + s0 + count, units = units_of<T>(count);
     for (std::int64_t p = 0; p * kTileRows < keys; ++p) {
       const auto product = tile_function<Unit, float, kRowUnits, 1>(pack_.rows_of_panel(p, keys));
       const std::int64_t rows = p * kTileRows * kRowUnits;
@@ -376,12 +388,21 @@ class Backward {
     }
   }
 
-  void store_rows(const float* sums, T* out) const {
-    for (std::int64_t j = 0; j < x_.sequence; ++j) {
+  // Zeros, or what is added onto, of all positions.
+  void begin_sums(float* sums, const float* onto, std::int64_t stride) const {
+    std::fill_n(sums, x_.key_panels * kTileRows * x_.feature_columns, 0.f);
+    for (std::int64_t j = 0; onto && j < x_.total; ++j)
+      std::copy_n(onto + j * stride, x_.head_dim, sums + j * x_.feature_columns);
+  }
+
+  // Of the positions from `first` on.
+  template <class To>
+  void store_rows(const float* sums, std::int64_t first, To* out, std::int64_t stride) const {
+    for (std::int64_t j = first; j < x_.total; ++j, out += stride) {
       std::int64_t f = 0;
       for (; f + kLanes <= x_.head_dim; f += kLanes)
-        simd::store(out + j * x_.stride + f, simd::load(sums + j * x_.feature_columns + f));
-      for (; f < x_.head_dim; ++f) out[j * x_.stride + f] = from_f32<T>(sums[j * x_.feature_columns + f]);
+        simd::store(out + f, simd::load(sums + j * x_.feature_columns + f));
+      for (; f < x_.head_dim; ++f) out[f] = from_f32<To>(sums[j * x_.feature_columns + f]);
     }
   }
 
@@ -415,33 +436,42 @@ void for_each_head(const AttentionDesc& d, std::int64_t heads, void* workspace, 
 }
 
 template <class T>
-void forward(const AttentionDesc& d, const void* qkv, void* out, float* lse, void* workspace) {
+void forward(const AttentionDesc& d, const void* qkv, const void* all, void* out, float* lse, void* workspace) {
   const std::int64_t queries = d.group * d.heads;
   const Extents x(d);
   for_each_head<Forward<T>>(d, queries, workspace, [&](Forward<T>& kernel, std::int64_t batch, std::int64_t head) {
     const std::int64_t row = batch * d.sequence, column = head * d.head_dim;
     const T* q = static_cast<const T*>(qkv) + row * x.stride;
-    const std::int64_t of_key = head / d.group * d.head_dim;
-    kernel.head(q + column, q + x.keys + of_key, q + x.values + of_key,
-                static_cast<T*>(out) + row * x.out_stride + column, lse + (batch * queries + head) * d.sequence);
+    const T* of_key = static_cast<const T*>(all) + batch * x.total * x.stride + head / d.group * d.head_dim;
+    kernel.head(q + column, of_key + x.keys, of_key + x.values, static_cast<T*>(out) + row * x.out_stride + column,
+                lse + (batch * queries + head) * d.sequence);
   });
 }
 
 template <class T>
-void backward(const AttentionDesc& d, const void* dout, const void* qkv, const void* out, const float* lse, void* dqkv,
-              void* workspace) {
+void backward(const AttentionDesc& d, const void* dout, const void* qkv, const void* all, const void* out,
+              const float* lse, void* dqkv, float* sums, bool add, void* workspace) {
   const Extents x(d);
   for_each_head<Backward<T>>(d, d.heads, workspace, [&](Backward<T>& kernel, std::int64_t batch, std::int64_t head) {
     const std::int64_t row = batch * d.sequence, column = head * d.group * d.head_dim, of_key = head * d.head_dim;
     const std::int64_t in_qkv = row * x.stride + column, in_out = row * x.out_stride + column;
-    kernel.heads(d.group, static_cast<const T*>(dout) + in_out, static_cast<const T*>(qkv) + in_qkv,
-                 x.keys + of_key - column, x.values + of_key - column, static_cast<const T*>(out) + in_out,
-                 lse + (batch * d.heads + head) * d.group * d.sequence, static_cast<T*>(dqkv) + in_qkv);
+    const T* k = static_cast<const T*>(all) + batch * x.total * x.stride + of_key;
+    T* dk = static_cast<T*>(dqkv) + row * x.stride + of_key;
+    typename Backward<T>::Keys keys{k + x.keys, k + x.values, dk + x.keys, dk + x.values};
+    if (sums) {
+      keys.sums_stride = 2 * d.heads * d.head_dim;
+      keys.k_sums = sums + batch * x.total * keys.sums_stride + of_key;
+      keys.v_sums = keys.k_sums + d.heads * d.head_dim;
+      keys.add = add;
+    }
+    kernel.heads(d.group, static_cast<const T*>(dout) + in_out, static_cast<const T*>(qkv) + in_qkv, keys,
+                 static_cast<const T*>(out) + in_out, lse + (batch * d.heads + head) * d.group * d.sequence,
+                 static_cast<T*>(dqkv) + in_qkv);
   });
 }
 
 void check(const AttentionDesc& d) {
-  LANCET_CHECK(d.batch >= 0 && d.sequence >= 1 && d.heads >= 1 && d.group >= 1 && d.head_dim >= 1,
+  LANCET_CHECK(d.batch >= 0 && d.sequence >= 1 && d.before >= 0 && d.heads >= 1 && d.group >= 1 && d.head_dim >= 1,
                "attention over {} sequences of {}, {} groups of {} heads of {}", d.batch, d.sequence, d.heads, d.group,
                d.head_dim);
   LANCET_CHECK(d.dtype == DType::f32 || d.dtype == DType::bf16, "no attention in {}", name(d.dtype));
@@ -463,16 +493,18 @@ std::size_t attention_backward_workspace_bytes(const AttentionDesc& d, int threa
          (d.dtype == DType::f32 ? Backward<float>(x, nullptr).bytes() : Backward<bf16>(x, nullptr).bytes());
 }
 
-void attention_forward(const AttentionDesc& d, const void* qkv, void* out, float* lse, void* workspace) {
+void attention_forward(const AttentionDesc& d, const void* qkv, const void* all, void* out, float* lse,
+                       void* workspace) {
   check(d);
-  d.dtype == DType::f32 ? forward<float>(d, qkv, out, lse, workspace) : forward<bf16>(d, qkv, out, lse, workspace);
+  d.dtype == DType::f32 ? forward<float>(d, qkv, all, out, lse, workspace)
+                        : forward<bf16>(d, qkv, all, out, lse, workspace);
 }
 
-void attention_backward(const AttentionDesc& d, const void* dout, const void* qkv, const void* out, const float* lse,
-                        void* dqkv, void* workspace) {
+void attention_backward(const AttentionDesc& d, const void* dout, const void* qkv, const void* all, const void* out,
+                        const float* lse, void* dqkv, float* sums, bool add, void* workspace) {
   check(d);
-  d.dtype == DType::f32 ? backward<float>(d, dout, qkv, out, lse, dqkv, workspace)
-                        : backward<bf16>(d, dout, qkv, out, lse, dqkv, workspace);
+  d.dtype == DType::f32 ? backward<float>(d, dout, qkv, all, out, lse, dqkv, sums, add, workspace)
+                        : backward<bf16>(d, dout, qkv, all, out, lse, dqkv, sums, add, workspace);
 }
 
 }  // namespace lancet::backend::cpu

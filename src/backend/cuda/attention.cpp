@@ -125,7 +125,10 @@ std::size_t padded(std::int64_t bytes) { return std::size_t(bytes + 255) / 256 *
 class CudnnAttention : public Attention {
  public:
   CudnnAttention(const AttentionDesc& desc, Plan plan)
-      : desc_(desc), plan_(std::move(plan)), scale_(1.f / std::sqrt(float(desc.head_dim))) {}
+      : desc_(desc),
+        plan_(std::move(plan)),
+        scale_(1.f / std::sqrt(float(desc.head_dim))),
+        before_(std::int32_t(desc.before)) {}
 
   std::size_t workspace_bytes() const override {
     return padded(row_sums_bytes()) + padded(dq_sums_bytes()) + padded(plan_.plan.workspace);
@@ -134,15 +137,17 @@ class CudnnAttention : public Attention {
   Status run(Stream& stream, const AttentionTensors& tensors, std::byte* workspace) override {
     LANCET_ASSIGN(const Handle handle, Handle::on(static_cast<cudaStream_t>(stream.native())));
     const std::int64_t rows = desc_.sequence * desc_.group * desc_.heads, heads = rows * desc_.head_dim;
-    const std::int64_t packed = desc_.sequence * (desc_.group + 2) * desc_.heads * desc_.head_dim;
+    const std::int64_t row = (desc_.group + 2) * desc_.heads * desc_.head_dim, packed = desc_.sequence * row;
     for (std::int64_t first = 0; first < desc_.batch; first += plan_.desc.batch) {
       AttentionTensors piece = tensors;
       piece.qkv = bytes(tensors.qkv) + first * packed * 2;
+      piece.all = bytes(tensors.all) + first * desc_.keys() * row * 2;
       piece.out = bytes(tensors.out) + first * heads * 2;
       piece.lse = tensors.lse + first * rows;
       if (desc_.backward) {
         piece.dout = bytes(tensors.dout) + first * heads * 2;
         piece.dqkv = bytes(tensors.dqkv) + first * packed * 2;
+        piece.dkeys = bytes(tensors.dkeys) + first * desc_.keys() * 2 * desc_.heads * desc_.head_dim * 2;
       }
       if (dq_sums_bytes()) LANCET_TRY(stream.zero(workspace + padded(row_sums_bytes()), std::size_t(dq_sums_bytes())));
       LANCET_TRY(run_piece(handle.get(), piece, workspace));
@@ -163,13 +168,16 @@ class CudnnAttention : public Attention {
 
   Status run_piece(cudnnHandle_t handle, const AttentionTensors& t, std::byte* workspace) {
     const std::int64_t v_of_k = desc_.heads * desc_.head_dim * 2, k_of_q = desc_.group * v_of_k;  // of one position
-    std::byte *qkv = bytes(t.qkv), *dqkv = bytes(t.dqkv);
+    std::byte *all = bytes(t.all), *dqkv = bytes(t.dqkv), *dk = desc_.part ? bytes(t.dkeys) : dqkv + k_of_q;
     std::vector<std::int64_t> ids{id_q, id_k, id_v, id_out, id_lse, id_scale, id_masked};
-    std::vector<void*> addresses{qkv, qkv + k_of_q, qkv + k_of_q + v_of_k, t.out, t.lse, &scale_, &masked_};
+    std::vector<void*> addresses{bytes(t.qkv), all + k_of_q, all + k_of_q + v_of_k, t.out, t.lse, &scale_, &masked_};
+    if (desc_.before > 0) {
+      ids.push_back(id_before);
+      addresses.push_back(&before_);
+    }
     if (desc_.backward) {
       ids.insert(ids.end(), {id_dout, id_dq, id_dk, id_dv, id_row_sums, id_one});
-      addresses.insert(addresses.end(), {bytes(t.dout), dqkv, dqkv + k_of_q, dqkv + k_of_q + v_of_k, workspace,
-                                         static_cast<void*>(&one_)});
+      addresses.insert(addresses.end(), {bytes(t.dout), dqkv, dk, dk + v_of_k, workspace, static_cast<void*>(&one_)});
     }
     workspace += padded(row_sums_bytes());
     if (dq_sums_bytes()) {
@@ -182,6 +190,7 @@ class CudnnAttention : public Attention {
   AttentionDesc desc_;
   Plan plan_;
   float scale_, masked_ = -std::numeric_limits<float>::infinity(), one_ = 1.f;
+  std::int32_t before_;
 };
 
 // Once in a process, since all layers have the same attention and each binds it several times.

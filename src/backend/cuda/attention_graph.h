@@ -20,7 +20,8 @@ enum AttentionTensor : std::int64_t {
   id_dq_sums,   // f32, scratch of the backward pass that is not deterministic, zeros at its start
   id_scale,     // 1 / sqrt(head_dim)
   id_masked,    // the value of masked scores: -infinity
-  id_one
+  id_one,
+  id_before  // i32: positions before those of a part
 };
 
 CudnnGraph attention_graph(const AttentionDesc& desc);

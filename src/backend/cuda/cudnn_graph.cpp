@@ -141,8 +141,8 @@ GraphTensor CudnnGraph::tensor(std::int64_t id, const Extents& dims, const Exten
 GraphTensor CudnnGraph::between(const Extents& dims, const Extents& strides, cudnnDataType_t type) {
   return make_tensor(next_between_++, dims, strides, type, true, false, CUDNN_TENSOR_REORDERING_NONE);
 }
-GraphTensor CudnnGraph::scalar(std::int64_t id) {
-  return make_tensor(id, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true, CUDNN_TENSOR_REORDERING_NONE);
+GraphTensor CudnnGraph::scalar(std::int64_t id, cudnnDataType_t type) {
+  return make_tensor(id, {1, 1, 1, 1}, {1, 1, 1, 1}, type, false, true, CUDNN_TENSOR_REORDERING_NONE);
 }
 
 GraphTensor CudnnGraph::make_tensor(std::int64_t id, const Extents& dims, const Extents& strides, cudnnDataType_t type,

@@ -35,7 +35,8 @@ class CudnnGraph {
   GraphTensor between(const Extents& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return between(dims, dense_strides(dims), type);
   }
-  GraphTensor scalar(std::int64_t id);  // a number in host memory; run_plan gets its address by the id
+  // A number in host memory; run_plan gets its address by the id.
+  GraphTensor scalar(std::int64_t id, cudnnDataType_t type = CUDNN_DATA_FLOAT);
 
   void matmul(const GraphTensor& a, const GraphTensor& b, const GraphTensor& c);
   void reduce(cudnnReduceTensorOp_t op, const GraphTensor& x, const GraphTensor& y);

@@ -10,6 +10,7 @@
 
 #include "lancet/ops/schedule_layout.h"
 #include "ops/device/launch.h"
+#include "ops/device/library_doubles.h"
 #include "ops/device/partial_sums.h"
 #include "ops/nn/linear/column_sums.h"
 #include "ops/references/harness.h"
@@ -517,6 +518,29 @@ TEST_CASE("attention that cuDNN does not support is reported with its shape and 
                               "engines take heads of 8, 16, ... features, found 12"});
   CHECK(remark_of(DType::bf16, 16) ==
         std::set<std::string>{"attention over bf16[2,5,3,2,16]: by plain kernels, which are slow, since no engine"});
+}
+
+TEST_CASE("cuDNN gives the gradients of a part's keys, which are added onto those of later parts") {
+  constexpr std::int64_t rows = 3, keys = 5, heads = 2, d = 8, width = 2 * heads * d;
+  on_attention() = [&](const backend::cuda::AttentionTensors& t) {
+    for (std::int64_t i = 0; i < keys * width; ++i) static_cast<bf16*>(t.dkeys)[i] = from_f32<bf16>(float(i % 7));
+    for (std::int64_t i = 0; i < rows * 2 * width; ++i) static_cast<bf16*>(t.dqkv)[i] = from_f32<bf16>(-1);
+  };
+  const GuardedTensor dout({DType::bf16, {1, rows, width}}), qkv({DType::bf16, {1, rows, 2 * width}});
+  const GuardedTensor lse({DType::f32, {1, 2 * heads, rows}}), all({DType::bf16, {1, keys, 2 * width}});
+  GuardedTensor later({DType::f32, {1, keys, width}});
+  for (std::int64_t i = 0; i < keys * width; ++i) later.as<float>()[i] = 0.25f * float(i % 3);
+  const Outcome made = run_emulated(ops::op("attention_dx"), {dout, qkv, dout, lse, all, later},
+                                    {{"heads", heads}, {"group", std::int64_t(2)}}, 1);
+  on_attention() = nullptr;
+  for (std::int64_t i = 0; i < keys * width; ++i) {
+    const float sum = float(i % 7) + 0.25f * float(i % 3);
+    CHECK(made.results[1].as<float>()[i] == sum);
+    if (i < (keys - rows) * width) continue;
+    const std::int64_t own = i - (keys - rows) * width;
+    CHECK(to_f32(made.results[0].as<bf16>()[own / width * 2 * width + width + own % width]) == sum);
+  }
+  CHECK(to_f32(made.results[0].as<bf16>()[width - 1]) == -1);  // a query's
 }
 
 TEST_CASE("an update by a factor of NaN writes nothing") {

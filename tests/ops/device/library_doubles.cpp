@@ -23,6 +23,10 @@ std::function<void()>& on_library_call() {
   static std::function<void()> call;
   return call;
 }
+std::function<void(const backend::cuda::AttentionTensors&)>& on_attention() {
+  static std::function<void(const backend::cuda::AttentionTensors&)> call;
+  return call;
+}
 }  // namespace lancet::test
 
 namespace lancet::ops::device {
@@ -87,7 +91,11 @@ class Double : public Matmul {
 class CalledAttention : public Attention {
  public:
   std::size_t workspace_bytes() const override { return 0; }
-  Status run(Stream&, const AttentionTensors&, std::byte*) override { return called(); }
+  Status run(Stream&, const AttentionTensors& tensors, std::byte*) override {
+    if (!test::on_attention()) return called();
+    test::on_attention()(tensors);
+    return {};
+  }
 };
 
 }  // namespace
@@ -107,7 +115,7 @@ std::unique_ptr<Matmul> make_fused_matmul(const MatmulDesc& desc, const MatmulOp
 }
 
 Result<std::unique_ptr<Attention>> make_attention(const AttentionDesc&) {
-  if (!test::on_library_call()) return internal_error("no engine");
+  if (!test::on_library_call() && !test::on_attention()) return internal_error("no engine");
   return std::unique_ptr<Attention>(new CalledAttention());
 }
 

@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "lancet/backend/cuda/attention.h"
 #include "lancet/backend/cuda/matmul.h"
 
 namespace lancet::test {
@@ -14,5 +15,8 @@ std::function<void(const backend::cuda::MatmulDesc&, const backend::cuda::Unfuse
 
 // While it is set, the libraries compute nothing and call it instead; there is an attention for every shape of bf16.
 std::function<void()>& on_library_call();
+
+// While it is set, there is an attention for every shape of bf16, which calls it.
+std::function<void(const backend::cuda::AttentionTensors&)>& on_attention();
 
 }  // namespace lancet::test

@@ -194,11 +194,13 @@ void rms_norm_dw(ReferenceCall& c) {  // dy, x, stats [, accumulator of dgamma]
 
 // ---- attention
 
+// Queries of qkv, keys and values of `all`, whose last positions are those of the queries.
 struct Heads {
-  Index B, S, G, K, H, d;  // batch, sequence, heads of queries in a group, of keys, of queries, head size
-  explicit Heads(const DoubleTensor& qkv, const ir::Attributes& attributes)
+  Index B, S, T, G, K, H, d;  // batch, queries, keys, heads of queries in a group, of keys, of queries, head size
+  explicit Heads(const DoubleTensor& qkv, const DoubleTensor& all, const ir::Attributes& attributes)
       : B(qkv.shape()[0]),
         S(qkv.shape()[1]),
+        T(all.shape()[1]),
         G(attributes.integer("group", 1)),
         K(attributes.integer("heads")),
         H(G * K),
@@ -206,17 +208,24 @@ struct Heads {
   // Element i of the q (which = 0) of head h, or of the k (1) or v (2) that it reads.
   Index packed(int which, Index b, Index s, Index h, Index i) const {
     const Index head = which == 0 ? h : H + (which - 1) * K + h / G;
-    return ((b * S + s) * (H + 2 * K) + head) * d + i;
+    return ((b * (which == 0 ? S : T) + s) * (H + 2 * K) + head) * d + i;
+  }
+  // Of the gradients of keys and values, in a sum of all and in dqkv; negative if dqkv has none.
+  Index summed(int which, Index b, Index t, Index h, Index i) const {
+    return ((b * T + t) * 2 * K + (which - 1) * K + h / G) * d + i;
+  }
+  Index own(int which, Index b, Index t, Index h, Index i) const {
+    return t < T - S ? -1 : ((b * S + t - (T - S)) * (H + 2 * K) + H + (which - 1) * K + h / G) * d + i;
   }
   Index plain(Index b, Index s, Index h, Index i) const { return (b * S + s) * H * d + h * d + i; }
-  double score(const DoubleTensor& qkv, Index b, Index h, Index s, Index t) const {
+  double score(const DoubleTensor& qkv, const DoubleTensor& all, Index b, Index h, Index s, Index t) const {
     double sum = 0;
-    for (Index i = 0; i < d; ++i) sum += qkv[packed(0, b, s, h, i)] * qkv[packed(1, b, t, h, i)];
+    for (Index i = 0; i < d; ++i) sum += qkv[packed(0, b, s, h, i)] * all[packed(1, b, t, h, i)];
     return sum / std::sqrt(double(d));
   }
-  double score_terms(const DoubleTensor& qkv, Index b, Index h, Index s, Index t) const {
+  double score_terms(const DoubleTensor& qkv, const DoubleTensor& all, Index b, Index h, Index s, Index t) const {
     double sum = 0;
-    for (Index i = 0; i < d; ++i) sum += std::abs(qkv[packed(0, b, s, h, i)] * qkv[packed(1, b, t, h, i)]);
+    for (Index i = 0; i < d; ++i) sum += std::abs(qkv[packed(0, b, s, h, i)] * all[packed(1, b, t, h, i)]);
     return sum / std::sqrt(double(d));
   }
 };
@@ -229,24 +238,25 @@ void for_queries(const Heads& n, F f) {
 }
 
 void attention(ReferenceCall& c) {
-  const auto& qkv = c.operands[0];
-  const Heads n(qkv, c.attributes);
-  c.length = double(n.S + n.d);
+  const auto &qkv = c.operands[0], &all = c.operands[c.has(1) ? 1 : 0];
+  const Heads n(qkv, all, c.attributes);
+  c.length = double(n.T + n.d);
   // The error of lse: a score's, in units of its products' size, and that of a GPU's fast logarithm, which is absolute.
   c.terms = {std::vector<double>(c.results[0].values.size(), 0.0),
              std::vector<double>(c.results[1].values.size(), 1.0)};
   for_queries(n, [&](Index b, Index h, Index s) {
     std::vector<double> p;
     double total = 0, most_terms = 0;
-    for (Index t = 0; t <= s; ++t) {
-      total += p.emplace_back(std::exp(n.score(qkv, b, h, s, t)));
-      most_terms = std::max(most_terms, n.score_terms(qkv, b, h, s, t));
+    const Index last = n.T - n.S + s;
+    for (Index t = 0; t <= last; ++t) {
+      total += p.emplace_back(std::exp(n.score(qkv, all, b, h, s, t)));
+      most_terms = std::max(most_terms, n.score_terms(qkv, all, b, h, s, t));
     }
     c.terms[1][std::size_t((b * n.H + h) * n.S + s)] += most_terms;
     for (Index i = 0; i < n.d; ++i) {
       double sum = 0;
-      for (Index t = 0; t <= s; ++t) {
-        const double term = p[std::size_t(t)] / total * qkv[n.packed(2, b, t, h, i)];
+      for (Index t = 0; t <= last; ++t) {
+        const double term = p[std::size_t(t)] / total * all[n.packed(2, b, t, h, i)];
         sum += term;
         c.terms[0][std::size_t(n.plain(b, s, h, i))] += std::abs(term);
       }
@@ -256,17 +266,30 @@ void attention(ReferenceCall& c) {
   });
 }
 
-void attention_dx(ReferenceCall& c) {  // dout, qkv, out, lse
+void attention_dx(ReferenceCall& c) {  // dout, qkv, out, lse [, all [, later]]
   const auto &dout = c.operands[0], &qkv = c.operands[1], &out = c.operands[2], &lse = c.operands[3];
-  auto& dqkv = c.results[0];
-  const Heads n(qkv, c.attributes);
-  c.length = double(n.S + n.d);
-  std::fill(dqkv.values.begin(), dqkv.values.end(), 0.0);
-  c.terms = {dqkv.values};
-  auto add_term = [&](Index i, double factor, double size, double x) {
-    dqkv[i] += factor * x;
-    c.terms[0][std::size_t(i)] += size * std::abs(x);
+  const auto& all = c.operands[c.has(4) ? 4 : 1];
+  const Heads n(qkv, all, c.attributes);
+  c.length = double(n.T + n.d);
+  c.terms.clear();
+  for (DoubleTensor& result : c.results) {
+    std::fill(result.values.begin(), result.values.end(), 0.0);
+    c.terms.push_back(result.values);
+  }
+  auto add_term = [&](std::size_t result, Index i, double factor, double size, double x) {
+    c.results[result][i] += factor * x;
+    c.terms[result][std::size_t(i)] += size * std::abs(x);
   };
+  // To the gradient of a key or a value.
+  auto add_key = [&](int which, Index b, Index t, Index h, Index i, double factor, double size, double x) {
+    if (const Index own = n.own(which, b, t, h, i); own >= 0) add_term(0, own, factor, size, x);
+    if (c.results.size() > 1) add_term(1, n.summed(which, b, t, h, i), factor, size, x);
+  };
+  for (Index b = 0; c.has(5) && b < n.B; ++b)
+    for (Index t = 0; t < n.T; ++t)
+      for (Index h = 0; h < n.H; h += n.G)
+        for (Index i = 0; i < n.d; ++i)
+          for (int which : {1, 2}) add_key(which, b, t, h, i, 1, 1, c.operands[5][n.summed(which, b, t, h, i)]);
   for_queries(n, [&](Index b, Index h, Index s) {
     double delta = 0, delta_size = 0;
     for (Index i = 0; i < n.d; ++i) {
@@ -274,23 +297,26 @@ void attention_dx(ReferenceCall& c) {  // dout, qkv, out, lse
       delta += term;
       delta_size += std::abs(term);
     }
-    for (Index t = 0; t <= s; ++t) {
-      const double p = std::exp(n.score(qkv, b, h, s, t) - lse[(b * n.H + h) * n.S + s]);
+    for (Index t = 0; t <= n.T - n.S + s; ++t) {
+      const double p = std::exp(n.score(qkv, all, b, h, s, t) - lse[(b * n.H + h) * n.S + s]);
       double dp = 0, dp_size = 0;
       for (Index i = 0; i < n.d; ++i) {
-        const double term = dout[n.plain(b, s, h, i)] * qkv[n.packed(2, b, t, h, i)];
+        const double term = dout[n.plain(b, s, h, i)] * all[n.packed(2, b, t, h, i)];
         dp += term;
         dp_size += std::abs(term);
       }
       const double root = std::sqrt(double(n.d)), ds = p * (dp - delta) / root,
                    size = p * (dp_size + delta_size) / root;
       for (Index i = 0; i < n.d; ++i) {
-        add_term(n.packed(0, b, s, h, i), ds, size, qkv[n.packed(1, b, t, h, i)]);
-        add_term(n.packed(1, b, t, h, i), ds, size, qkv[n.packed(0, b, s, h, i)]);
-        add_term(n.packed(2, b, t, h, i), p, p, dout[n.plain(b, s, h, i)]);
+        add_term(0, n.packed(0, b, s, h, i), ds, size, all[n.packed(1, b, t, h, i)]);
+        add_key(1, b, t, h, i, ds, size, qkv[n.packed(0, b, s, h, i)]);
+        add_key(2, b, t, h, i, p, p, dout[n.plain(b, s, h, i)]);
       }
     }
   });
+  // Shares and gradients of scores are rounded to bf16, the sums of their products are not.
+  if (c.results.size() > 1 && qkv.type.dtype == DType::bf16)
+    for (double& term : c.terms[1]) term *= 1 + 0x1p-8 / ((4 + 2 * std::sqrt(c.length)) * 0x1p-23);
 }
 
 // ---- embedding and loss
@@ -303,11 +329,12 @@ Index row_of(const ReferenceCall& c, double token, Index rows) {
 
 void embedding(ReferenceCall& c) {
   const auto &tokens = c.operands[0], &wte = c.operands[1];
-  const Index S = tokens.shape()[1], D = back_of(wte);
+  const Index S = tokens.shape()[1], D = back_of(wte), before = c.attributes.integer("before", 0);
   for (Index t = 0; t < tokens.shape().elements(); ++t) {
     const Index row = row_of(c, tokens[t], wte.shape()[0]);
     for (Index d = 0; d < D; ++d)
-      c.results[0][t * D + d] = (row < 0 ? 0 : wte[row * D + d]) + (c.has(2) ? c.operands[2][t % S * D + d] : 0.0);
+      c.results[0][t * D + d] =
+          (row < 0 ? 0 : wte[row * D + d]) + (c.has(2) ? c.operands[2][(before + t % S) * D + d] : 0.0);
   }
 }
 

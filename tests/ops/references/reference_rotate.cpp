@@ -68,6 +68,7 @@ struct Rows {
         K(c.attributes.integer("heads")),
         d(c.operands[0].shape()[2] / (Q + 2 * K)),
         inv_freq(inverse_frequencies(c.attributes, d)) {
+    first = c.attributes.integer("before", 0);
     if (c.attributes.has("eps")) eps = c.attributes.real("eps");
     if (!c.attributes.has("scaling") || c.attributes.text("scaling") != "yarn") return;
     attention_factor = c.attributes.has("attention_factor") ? c.attributes.real("attention_factor")
@@ -103,7 +104,7 @@ double rounded(double x, DType dtype) { return dtype == DType::bf16 ? double(to_
 void rotate_from(ReferenceCall& c, std::size_t first_gamma, Index first) {
   const auto& x = c.operands[0];
   Rows n(c);
-  n.first = first;
+  n.first += first;
   c.length = double(n.d);
   c.terms = {std::vector<double>(x.values.size(), 0.0)};
   n.for_heads([&](Index s, Index h, Index at) {

@@ -3,8 +3,10 @@
 //   qkv   [batch, sequence, (group + 1 + 1) * heads * head_dim]
 //   out   [batch, sequence, group * heads * head_dim]
 //   lse   [batch, group * heads, sequence] f32    log of the sum of exponentials of each query's scaled scores
-// The backward pass repeats bit for bit if the description says so, or if cuDNN has no engine for the other way. Plans
-// are made once per shape and device, and kept.
+// A part of the positions (desc.part) has the queries of qkv and the keys and values of `all`, of which the last are at
+// its own positions. Backward it leaves the gradients of these in dkeys [batch, keys, 2 * heads * head_dim], keys
+// before values, and dqkv gets those of the queries alone. The backward pass repeats bit for bit if the description
+// says so, or if cuDNN has no engine for the other way. Plans are made once per shape and device, and kept.
 //
 // Threading: one thread at a time runs an Attention. Errors: cuDNN has no engine for the shape (with the reason), or
 // the build has no cuDNN.
@@ -22,8 +24,8 @@ namespace lancet::backend::cuda {
 // The forward pass writes out and lse; the backward pass reads them. dout and dqkv (shaped like out and qkv) are for
 // the backward pass only.
 struct AttentionTensors {
-  const void *qkv = nullptr, *dout = nullptr;
-  void *out = nullptr, *dqkv = nullptr;
+  const void *qkv = nullptr, *all = nullptr, *dout = nullptr;  // all: qkv, unless it is of a part
+  void *out = nullptr, *dqkv = nullptr, *dkeys = nullptr;
   float* lse = nullptr;
 };
 

@@ -10,6 +10,9 @@ struct AttentionDesc {
   bool backward = false;
   bool deterministic = true;  // false: the backward pass may sum dq in any order
   std::int64_t group = 1;     // heads of queries that read a head of keys
+  bool part = false;          // of a sequence: keys and values are those of `before` positions more than the queries'
+  std::int64_t before = 0;
+  std::int64_t keys() const { return before + sequence; }
   friend auto operator<=>(const AttentionDesc&, const AttentionDesc&) = default;
 };
 

@@ -14,7 +14,7 @@ void zero_rows(float* data, std::int64_t rows, std::int64_t columns) {
 Kernel bind(const KernelArgs& args) {
   const std::int32_t* tokens = args.operands[0].as<std::int32_t>();
   const std::int64_t count = args.operands[0].elements(), sequence = args.operands[0].shape()[1];
-  const std::int64_t d = args.operands[1].shape()[1];
+  const std::int64_t d = args.operands[1].shape()[1], before = args.attributes.integer("before", 0);
   const TableRows table(args.operands[1].shape()[0], args.share());
   return cpu::by_dtype(args.operands[1].dtype(), [&]<class T>(T) -> Kernel {
     const T *wte = args.operands[1].as<T>(), *wpe = args.has(2) ? args.operands[2].as<T>() : nullptr;
@@ -23,7 +23,7 @@ Kernel bind(const KernelArgs& args) {
       table.check(tokens, count);
       cpu::parallel_for(count, cpu::row_grain(d), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t t = begin; t < end; ++t)
-          embed_row(d, wte, table.row(tokens[t]), wpe ? wpe + t % sequence * d : nullptr, x + t * d);
+          embed_row(d, wte, table.row(tokens[t]), wpe ? wpe + (before + t % sequence) * d : nullptr, x + t * d);
       });
       return {};
     };

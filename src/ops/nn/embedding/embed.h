@@ -1,5 +1,5 @@
-// x[t] = wte[tokens[t]] + wpe[position of t], or without wpe, for sequences that start at position 0 or at a position
-// in device memory. A rank that has a share of wte's rows takes zeros for the tokens of other rows.
+// x[t] = wte[tokens[t]] + wpe[position of t], or without wpe, for sequences that start at a position, which may be in
+// device memory. A rank that has a share of wte's rows takes zeros for the tokens of other rows.
 #pragma once
 #include "ops/device/slot_rows.h"
 
@@ -15,7 +15,8 @@ struct Embed {
   const T *wte, *wpe;  // wpe: may be null
   T* x;
   std::int64_t count, sequence, rows, first_token, vocabulary, positions, d;
-  const std::int32_t* first;  // position of a sequence's first token; null: 0
+  const std::int32_t* first;  // position of a sequence's first token; null: before
+  std::int64_t before;
   bool wide;
 
   template <class Block>
@@ -23,7 +24,7 @@ struct Embed {
     const std::int64_t t = block.index() * Block::warps() + block.warp();
     if (t >= count) return;
     const std::int64_t id = tokens[t], own = id - first_token;
-    const std::int64_t start_at = first ? *first : 0, position = start_at + t % sequence;
+    const std::int64_t start_at = first ? *first : before, position = start_at + t % sequence;
     const bool known = id >= 0 && id < vocabulary && (!wpe || (start_at >= 0 && start_at < positions));
     for_row<T>(block, d, [&](std::int64_t start, Part part) {
       Floats<T> a = {};
@@ -64,6 +65,7 @@ Kernel embed(const KernelArgs& args, const std::int32_t* first) {
                         wpe ? args.operands[2].shape()[0] : 0,
                         wte_shape[1],
                         first,
+                        args.attributes.integer("before", 0),
                         aligned_rows<T>(wte_shape[1]) && aligned(wte, wpe, x)};
   return run_steps(args.stream, Step{divide_up(kernel.count, Embed<T>::threads / warp_size), kernel});
 }

@@ -1,4 +1,5 @@
-// Token plus position embedding (GPT-2): x[b,s] = wte[tokens[b,s]] + wpe[s], or without wpe.
+// Token plus position embedding (GPT-2): x[b,s] = wte[tokens[b,s]] + wpe[before + s], or without wpe. before: 0 without
+// the attribute.
 //   embedding(tokens i32[B,S], wte [V,D] [, wpe [P,D]]) -> x [B,S,D]
 //   embedding_dw(dx, tokens [, dw accumulator]) -> dw f32[V,D]
 //   position_dw(dx [, dw accumulator]) -> dw f32[P,D]
@@ -10,8 +11,10 @@ namespace lancet::ops {
 namespace {
 
 Status check_positions(const OpInput& in, Types&) {
-  if (in.operands.size() > 2 && in.operands[2].shape[0] < in.operands[0].shape[1])
-    return expected("wpe[p,d] with p at least s");
+  const std::int64_t before = in.attributes.integer("before", 0);
+  if (before < 0) return expected("before of at least 0");
+  if (in.operands.size() > 2 && in.operands[2].shape[0] - before < in.operands[0].shape[1])
+    return expected("wpe[p,d] with p at least before + s");
   return {};
 }
 
@@ -42,6 +45,7 @@ const OpDef table[] = {
      .gradient = gradient,
      .work = work,
      .weights = {1, 2},
+     .positions = PositionParts{.before = true},
      .samples = {of("b=2 s=5 v=11 p=7 d=24 +wpe", {{"vocabulary", 11}}),
                  of("b=3 s=5 v=12 p=5 d=20 +wpe", {{"vocabulary", 12}}),
                  of("b=4 s=3 v=5 p=3 d=17 bf16 +wpe", {{"vocabulary", 5}}),

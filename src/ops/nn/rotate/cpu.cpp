@@ -54,7 +54,7 @@ float norm_scale(std::int64_t n, const T* x, float eps) {
 struct Rotation {
   PackedHeads heads;
   Angles angles;
-  std::int64_t rows, sequence;
+  std::int64_t rows, sequence, before;
   float eps;
   const float* gamma[2];
 
@@ -63,6 +63,7 @@ struct Rotation {
         angles(angles_of(args.attributes)),
         rows(args.operands[0].shape().rows()),
         sequence(args.operands[0].shape()[1]),
+        before(args.attributes.integer("before", 0)),
         eps(float(args.attributes.real("eps", 0))),
         gamma{args.has(first_gamma) ? args.operands[std::size_t(first_gamma)].as<float>() : nullptr,
               args.has(first_gamma + 1) ? args.operands[std::size_t(first_gamma + 1)].as<float>() : nullptr} {}
@@ -141,7 +142,7 @@ Kernel bind_forward(const KernelArgs& args, const Rotation& rotation, const std:
     const T* x = args.operands[0].as<T>();
     T* y = args.results[0].as<T>();
     return [=]() -> Status {
-      const std::int64_t first = cursor ? cursor[0] : 0;
+      const std::int64_t first = cursor ? cursor[0] : rotation.before;
       LANCET_CHECK(first >= 0, "position {}", first);
       rotation.for_rows(first, [&](std::int64_t at, const Turn& turn) { rotation.forward(x + at, y + at, turn); });
       return {};
@@ -160,7 +161,7 @@ Kernel bind_dx(const KernelArgs& args) {
     const T *dy = args.operands[0].as<T>(), *x = args.has(1) ? args.operands[1].as<T>() : nullptr;
     T* dx = args.results[0].as<T>();
     return [=]() -> Status {
-      rotation.for_rows(0, [&](std::int64_t at, const Turn& turn) {
+      rotation.for_rows(rotation.before, [&](std::int64_t at, const Turn& turn) {
         rotation.backward(dy + at, x ? x + at : nullptr, dx + at, turn);
       });
       return {};

@@ -22,7 +22,7 @@ struct Turning {
   };
   PackedHeads heads;
   Angles angles;
-  std::int64_t sequence;
+  std::int64_t sequence, before;
   int lanes;  // of a team: a power of 2, at most 32
   bool wide;  // halves of heads are aligned for packs
 
@@ -30,6 +30,7 @@ struct Turning {
       : heads(args.attributes),
         angles(angles_of(args.attributes)),
         sequence(args.operands[0].shape()[1]),
+        before(args.attributes.integer("before", 0)),
         lanes(1),
         wide(is_aligned && aligned_rows<T>(angles.pairs)) {
     while (lanes < warp_size && lanes * Pack<T>::size < angles.pairs) lanes *= 2;
@@ -119,13 +120,13 @@ struct Rotate {
   Gammas gammas;
   const T* x;
   T* y;
-  const std::int32_t* cursor;  // null: rows begin at position 0
+  const std::int32_t* cursor;  // the position at which rows begin; null: turning.before
 
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const PackedHeads& heads = turning.heads;
     Shared& table = block.template shared<Shared>();
-    const std::int64_t first = cursor ? cursor[0] : 0, row = block.index() * heads.width();
+    const std::int64_t first = cursor ? cursor[0] : turning.before, row = block.index() * heads.width();
     turning.fill(block, table, first + block.index() % turning.sequence);
     const float valid = first >= 0 ? 1.f : __builtin_nanf("");
     for (std::int64_t begin = 0; begin < heads.rotated(); begin += threads / turning.lanes) {
@@ -170,7 +171,7 @@ struct RotateDx {
     const PackedHeads& heads = turning.heads;
     Shared& table = block.template shared<Shared>();
     const std::int64_t row = block.index() * heads.width(), pairs = turning.angles.pairs;
-    turning.fill(block, table, block.index() % turning.sequence);
+    turning.fill(block, table, turning.before + block.index() % turning.sequence);
     for (std::int64_t begin = 0; begin < heads.rotated(); begin += threads / turning.lanes) {
       const std::int64_t h = begin + block.thread() / turning.lanes, at = row + h * heads.head_dim;
       const bool active = h < heads.rotated();

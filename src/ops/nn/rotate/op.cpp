@@ -4,11 +4,12 @@
 //   rotate_at(qkv, cursor [, q_gamma, k_gamma]) -> y: the same for rows from position cursor[0] on (ops/nn/decode)
 //   rotate_dx(dy [, qkv, q_gamma, k_gamma]) -> dqkv
 //   rotate_dw(dy, qkv [, accumulators]) -> dq_gamma, dk_gamma: sums over all positions and heads
-// Rows are at positions 0, 1, ... along S. heads, group: as in attention; head_dim: hd, which is even. theta: the base
-// of the angles; scaling: linear {factor}, yarn {factor, original_max_position_embeddings, beta_fast, beta_slow,
-// attention_factor; the last three are 32, 1 and 0.1 ln factor + 1 without}, or llama3 {factor,
-// original_max_position_embeddings, low_freq_factor, high_freq_factor}. rotation.h has the formulas. eps: of the norm,
-// x / sqrt(mean(x^2) + eps) in f32, which is rounded to the type of x before gamma multiplies it.
+// Rows are at positions `before` (0 without), before + 1, ... along S. heads, group: as in attention; head_dim: hd,
+// which is even. theta: the base of the angles; scaling: linear {factor}, yarn {factor,
+// original_max_position_embeddings, beta_fast, beta_slow, attention_factor; the last three are 32, 1 and 0.1 ln factor
+// + 1 without}, or llama3 {factor, original_max_position_embeddings, low_freq_factor, high_freq_factor}. rotation.h has
+// the formulas. eps: of the norm, x / sqrt(mean(x^2) + eps) in f32, which is rounded to the type of x before gamma
+// multiplies it.
 #include "ops/describe.h"
 #include "rotation.h"
 
@@ -77,6 +78,10 @@ const Attributes plain{{"theta", 10000}}, norm{{"theta", 1e6}, {"eps", 1e-6}},
     llama3{{"theta", 5e5},         {"scaling", "llama3"},  {"factor", 8}, {"original_max_position_embeddings", 64},
            {"low_freq_factor", 1}, {"high_freq_factor", 4}};
 
+Attributes behind(Attributes attributes) {
+  attributes.set("before", std::int64_t(11));
+  return attributes;
+}
 Attributes at(Attributes attributes) {
   attributes.set("vocabulary", std::int64_t(5));  // of the samples' cursor
   return attributes;
@@ -90,8 +95,9 @@ const OpDef table[] = {
      .check = check,
      .gradient = gradient,
      .work = work,
+     .positions = PositionParts{.before = true},
      .samples = {of("b=2 s=5 @heads=4 @head_dim=6", plain), of("b=4 s=3 @heads=2 @group=2 @head_dim=64 bf16", linear),
-                 of("b=1 s=7 @heads=1 @group=4 @head_dim=80", yarn),
+                 of("b=1 s=7 @heads=1 @group=4 @head_dim=80", behind(yarn)),
                  of("b=2 s=9 @heads=2 @group=3 @head_dim=34 bf16", llama3),
                  of("b=2 s=5 @heads=2 @group=2 @head_dim=10 +q_gamma +k_gamma q_gamma=positive k_gamma=positive", norm),
                  of("b=2 s=3 @heads=4 @head_dim=128 bf16 +q_gamma +k_gamma q_gamma=positive k_gamma=positive", norm)},
@@ -114,11 +120,11 @@ const OpDef table[] = {
                 "b, @heads space"}},
      .check = check_dx,
      .work = work_dx,
-     .samples = {of("b=2 s=5 @heads=4 @head_dim=6", plain), of("b=4 s=3 @heads=2 @group=2 @head_dim=64 bf16", yarn),
-                 of("b=2 s=5 @heads=2 @group=2 @head_dim=10 +qkv +q_gamma +k_gamma q_gamma=positive k_gamma=positive",
-                    norm),
-                 of("b=2 s=3 @heads=4 @head_dim=128 bf16 +qkv +q_gamma +k_gamma q_gamma=positive k_gamma=positive",
-                    norm)}},
+     .positions = PositionParts{.before = true},
+     .samples =
+         {of("b=2 s=5 @heads=4 @head_dim=6", plain), of("b=4 s=3 @heads=2 @group=2 @head_dim=64 bf16", behind(yarn)),
+          of("b=2 s=5 @heads=2 @group=2 @head_dim=10 +qkv +q_gamma +k_gamma q_gamma=positive k_gamma=positive", norm),
+          of("b=2 s=3 @heads=4 @head_dim=128 bf16 +qkv +q_gamma +k_gamma q_gamma=positive k_gamma=positive", norm)}},
     {.name = "rotate_dw",
      .forms = {{"dy[b,s,(@group?+1+1)*@heads*@head_dim] qkv[b,s,(@group?+1+1)*@heads*@head_dim] -> "
                 "+dq_gamma:f32[@head_dim] +dk_gamma:f32[@head_dim]",

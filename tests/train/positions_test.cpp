@@ -1,0 +1,76 @@
+// Training in parts of the positions of one sequence: the losses, routes and drops of the whole.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <utility>
+
+#include "declared_costs.h"
+#include "lancet/schedule/plan_memory.h"
+#include "train/meshes.h"
+
+namespace lancet {
+namespace {
+
+using test::Ran;
+
+// One sequence a rank; without a limit of memory that parts of a model as small as this one would not fit.
+config::Config one_sequence(config::ModelType type, bool drops) {
+  config::Config config = test::small_config();
+  if (type != config::ModelType::gpt2) test::set_family(config.model, type);
+  config.model.experts_per_rank.reset();
+  config.model.num_local_experts = 4;
+  config.model.router = config::Router::top_k;
+  config.model.num_experts_per_tok = 2;
+  config.model.capacity_factor.reset();
+  if (drops) config.model.capacity_factor = 0.75;
+  config.train.micro_batch_size = 1;
+  config.overlap.memory_factor = 10;
+  return config;
+}
+
+// Of the parts of the positions that the plan has, attention's.
+std::ptrdiff_t attention_parts(const ir::Plan& plan, ir::Role role) {
+  return std::ranges::count_if(plan.program.instructions, [&](const ir::Instruction& at) {
+    return at.op == "attention" && at.operands.size() == 2 && at.role == role;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("parts of the positions train like the whole sequence") {
+  const auto type = GENERATE(config::ModelType::gpt2, config::ModelType::qwen3_moe);
+  const int data = GENERATE(1, 2);
+  config::Config config = one_sequence(type, data == 2);
+  config.mesh.data = data;
+  config.mesh.expert = 2;
+  const test::DeclaredCosts costs;
+  const Ran whole = test::run_of(config, 2 * data, 3, {.costs = &costs, .inspect = true});
+  REQUIRE(whole.policy() == "sequential");
+  for (const auto& [policy, parts] : {std::pair{"lancet", 2}, {"flowmoe", 4}, {"partition", data == 1 ? 4 : 2}}) {
+    INFO(config::name(type) << " on data " << data << ", expert 2: " << policy << " in " << parts);
+    config.overlap.policy = policy;
+    config.overlap.parts = parts;
+    const Ran found = test::run_of(config, 2 * data, 3, {.costs = &costs, .inspect = true});
+    CHECK(attention_parts(found.plan, ir::Role::forward) >= parts);
+    test::check_records(found.records, whole.records, 2e-6);
+    CHECK(found.routes == whole.routes);
+  }
+}
+
+TEST_CASE("within a memory limit, parts of the positions are recomputed in parts") {
+  config::Config config = one_sequence(config::ModelType::qwen3_moe, false);
+  config.model.n_layer = 3;
+  config.model.n_positions = config.train.seq_len = 2048;
+  const test::DeclaredCosts costs;
+  const Ran whole = test::run_of(config, 2, 2, {.costs = &costs});
+  config.train.memory_limit_mb = (schedule::plan_bytes(whole.plan) - whole.plan.arena_bytes / 10) / 1'000'000;
+  config.overlap.policy = "flowmoe";
+  config.overlap.parts = 2;
+  const Ran found = test::run_of(config, 2, 2, {.costs = &costs});
+  CHECK(attention_parts(found.plan, ir::Role::forward) > 0);
+  CHECK(std::ranges::any_of(found.plan.program.instructions, [](const ir::Instruction& at) {
+    return at.role == ir::Role::recompute && at.attributes.has("parts");
+  }));
+  test::check_records(found.records, whole.records, 2e-6);
+}
+
+}  // namespace lancet
