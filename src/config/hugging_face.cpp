@@ -61,6 +61,16 @@ Status split_rope(ordered_json& text, const std::filesystem::path& file) {
   return {};
 }
 
+// rope_scaling as a run config has it: its older key `type` is rope_type, and "default" scales nothing.
+json rope_of(json scaling) {
+  if (!scaling.is_object()) return scaling;
+  if (scaling.contains("type")) {
+    scaling.emplace("rope_type", scaling["type"]);
+    scaling.erase("type");
+  }
+  return scaling.value("rope_type", json()) == "default" ? json() : scaling;
+}
+
 // The family that has a model_type of config.json, and whether that is its mixtures' own; null: no family has it.
 std::pair<const Family*, bool> family_of(const json& type) {
   for (const Family* family : families_known()) {
@@ -122,7 +132,7 @@ class ConfigReader {
     for_each_field([&](const FileField& field) {
       if (key != field.name && key != field.other_name) return;
       ours = true;
-      model_[field.name] = value;
+      model_[field.name] = key == "rope_scaling" ? rope_of(value) : value;
     });
     const auto has = [&](auto names) { return std::ranges::find(names, key) != names.end(); };
     if (ours || has(format_->unused) || has(std::span(unused_by_all)) || has(accepted_)) return {};

@@ -1,4 +1,6 @@
 // Runs that start from a folder of Hugging Face's format.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -7,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "good.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/config/config.h"
 #include "lancet/run/run_folder.h"
@@ -86,6 +89,31 @@ TEST_CASE("ranks of any mesh start with a folder's weights, and a run with check
   CHECK(test::train_run(parsed(text), ranks).message.empty());
   CHECK(test::losses(run).size() == 2);
   CHECK(log.count("note: model.from " + hf + " was not needed: the run resumes") >= 1);
+}
+
+TEST_CASE("a folder's rope_scaling is the run's, under either key of its type") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "model";
+  fs::copy(fixture("llama"), hf);
+  json text = test::json_in(read_file(hf + "/config.json", "a config").value());
+  const auto scaling_of = [&](const char* written) {
+    text["rope_scaling"] = test::json_in(written);
+    folder.write("model/config.json", json_text(text));
+    return parsed({{"model", {{"from", hf}}}}).model.rope_scaling;
+  };
+  CHECK(!scaling_of(R"({"type": "default"})"));
+  for (const char* key : {"type", "rope_type"}) {
+    const auto scaling = scaling_of(fmt::format(R"({{"{}": "linear", "factor": 4}})", key).c_str());
+    REQUIRE(scaling);
+    CHECK(scaling->rope_type == config::RopeType::linear);
+    CHECK(scaling->factor == 4);
+  }
+  text["rope_scaling"] = test::json_in(R"({"rope_type": "dynamic", "factor": 4})");
+  folder.write("model/config.json", json_text(text));
+  const auto refused = config::parse(json_text(json{{"model", {{"from", hf}}}}), "test");
+  REQUIRE(!refused.ok());
+  CHECK(refused.error().code == ExitCode::data);
+  CHECK(refused.error().message.find("rope_scaling.rope_type: expected") != std::string::npos);
 }
 
 TEST_CASE("--init-from takes a folder's weights for a config of the same model alone") {

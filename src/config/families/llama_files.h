@@ -52,6 +52,7 @@ inline constexpr FileField rotary_fields[] = {{"vocab_size", true},
                                               {"max_position_embeddings", true},
                                               {"rms_norm_eps"},
                                               {"rope_theta"},
+                                              {"rope_scaling"},
                                               {"tie_word_embeddings"},
                                               {"initializer_range"},
                                               {"attention_bias"},
@@ -68,10 +69,7 @@ inline constexpr FileField rotary_fields[] = {{"vocab_size", true},
                                               {"router_aux_loss_coef"}};
 
 inline constexpr FixedField qwen_fixed[] = {{"use_sliding_window", "false"}};
-inline constexpr FixedField rotary_fixed[] = {
-    {"hidden_act", "\"silu\""},
-    {"attention_dropout", "0.0", "[]", true},
-    {"rope_scaling", "null", R"([{"rope_type": "default"}, {"type": "default"}])"}};
+inline constexpr FixedField rotary_fixed[] = {{"hidden_act", "\"silu\""}, {"attention_dropout", "0.0", "[]", true}};
 inline constexpr std::string_view rotary_unused[] = {"output_router_logits", "pretraining_tp", "sliding_window",
                                                      "max_window_layers", "layer_types"};
 
