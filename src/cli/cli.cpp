@@ -19,7 +19,7 @@ namespace lancet::cli {
 namespace {
 
 constexpr const char* description =
-    "Lancet trains GPT-2 mixture-of-experts models: one JSON file, one program, MPI ranks.\n\n"
+    "Lancet trains mixture-of-experts models: one JSON file, one program, MPI ranks.\n\n"
     "  lancet data train-tokenizer --vocab-size 8192 --out data/tok book.txt\n"
     "  lancet data tokenize --tokenizer data/tok --out data/train.bin book.txt\n"
     "  mpirun -np 2 lancet train configs/quickstart.json\n\n"

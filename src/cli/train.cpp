@@ -44,7 +44,8 @@ void add_train(CLI::App& app, Selection& selection) {
                                                                      int local_ranks) -> Status {
       ConfigArguments all = *arguments;
       if (!run_dir->empty()) all.overrides.push_back("log.run_dir=" + json_text(nlohmann::json(*run_dir)));
-      LANCET_ASSIGN(const config::Config config, load_config(all, world));
+      LANCET_ASSIGN(config::Config config, load_config(all, world));
+      if (!run_dir->empty()) config.log.run_dir = *run_dir;  // as it is, be it no text
       LANCET_TRY(comm::agree_on(world, "the same --resume and --init-from", *resume + '\n' + *init_from));
       return train::train(config, world,
                           {.local_ranks = local_ranks,

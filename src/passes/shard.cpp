@@ -240,6 +240,27 @@ class Spreading {
   const ir::Mesh& mesh_;
 };
 
+// Where tokens say which rows of a sum of gradients they add to, as of an embedding, no operand runs along these rows.
+// In a state, they are split as the parameter's.
+void split_by_tokens(ir::Program& program, const std::vector<bool>& fixed, const ir::Output& gradient) {
+  const TensorId sum = program.root(gradient.tensor);
+  if (program[sum].kind != ir::TensorKind::state) return;
+  for (const Instruction& at : program.instructions)
+    for (std::size_t r = 0; r < at.results.size(); ++r) {
+      if (program.root(at.results[r]) != sum) continue;
+      for (const PartitionRow& row : ops::op(at.op).partition) {
+        bool of_operand = false;  // that is not the sum itself
+        for (std::size_t i = 0; i < at.operands.size(); ++i)
+          of_operand |= ops::is_split(row.operands[i]) && program.root(at.operands[i]) != sum;
+        if (!row.in_space() || !ops::is_split(row.results[r]) || of_operand) continue;
+        const auto rows = std::size_t(ops::index_of(row.results[r], program.type(sum).shape.rank()));
+        for (std::size_t i = 0; i < program.tensors.size(); ++i)
+          if (program.root({std::int32_t(i)}) == sum && !fixed[i])
+            program.tensors[i].sharding->dimensions[rows] = program[gradient.parameter].sharding->dimensions[rows];
+      }
+    }
+}
+
 }  // namespace
 
 Result<ir::Program> shard(const ir::Program& logical, const ir::Mesh& mesh) {
@@ -255,15 +276,8 @@ Result<ir::Program> shard(const ir::Program& logical, const ir::Mesh& mesh) {
     }
     LANCET_ASSIGN(tensor.sharding, ragged.sharding_on(logical, {std::int32_t(i)}, mesh));
   }
-  // A sum of gradients in a state is split as its parameter. Where only tokens index it, no operand says so.
-  for (const ir::Output& output : logical.outputs) {
-    if (output.kind != ir::OutputKind::gradient) continue;
-    const TensorId sum = logical.root(output.tensor);
-    if (logical[sum].kind != ir::TensorKind::state) continue;
-    for (std::size_t i = 0; i < program.tensors.size(); ++i)
-      if (logical.root({std::int32_t(i)}) == sum)
-        program.tensors[i].sharding->dimensions = program[output.parameter].sharding->dimensions;
-  }
+  for (const ir::Output& output : logical.outputs)
+    if (output.kind == ir::OutputKind::gradient) split_by_tokens(program, fixed, output);
   return Spreading(std::move(program), std::move(fixed), mesh).run();
 }
 

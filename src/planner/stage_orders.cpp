@@ -86,9 +86,10 @@ StageOrders Stages::untimed(std::span<const std::int64_t> most) {
           {}};
 }
 
-bool Stages::is_forced() const {
-  return request_.overlap.parts > 1 &&
-         std::ranges::any_of(made, [](const auto& of) { return schedule::most_parts(of->all.candidate.program) > 1; });
+std::ptrdiff_t Stages::forced() const {
+  if (request_.overlap.parts <= 1) return 0;
+  return std::ranges::count_if(made,
+                               [](const auto& of) { return schedule::most_parts(of->all.candidate.program) > 1; });
 }
 
 std::vector<StageOrders> Stages::passes_in_order(std::span<const std::int64_t> most) {

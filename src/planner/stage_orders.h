@@ -77,8 +77,8 @@ class Stages {
   // interleaved 1F1B, as zero bubble is where its arenas exceed `most`.
   StageOrders untimed(std::span<const std::int64_t> most);
 
-  // A forced number of parts takes the place of whole instructions, however long.
-  bool is_forced() const;
+  // Stages with a forced number of parts, which takes the place of whole instructions, however long.
+  std::ptrdiff_t forced() const;
 
   // With all costs known. Orders that other calls did not return: 1F1B and, unless that is asked for, zero bubble with
   // weight gradients beside all-to-alls or not, and as long delays of them as the memory of each stage allows.

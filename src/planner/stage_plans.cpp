@@ -186,7 +186,7 @@ class StagePlanner {
       LANCET_TRY(try_orders(least, {most_}));
     }
     const bool is_shorter = best_.orders->ms < plain_.orders->ms * (1 - request_.least_gain);
-    Best& best = is_shorter || best_.stages->is_forced() ? best_ : plain_;
+    Best& best = is_shorter || best_.stages->forced() > 0 ? best_ : plain_;
     report.chosen = best.stages->policy;
     if (report.chosen == sequential && policy != sequential)
       report.why = fmt::format("{} runs sequential: nothing is predicted to be shorter", request_.overlap.policy);
@@ -199,8 +199,8 @@ class StagePlanner {
     std::shared_ptr<Stages> stages;
     std::optional<StageOrders> orders;
     void replace_if_shorter(const std::shared_ptr<Stages>& by, const StageOrders& other) {
-      const bool forced = by->is_forced(), was_forced = stages && stages->is_forced();
-      if (orders && (forced != was_forced ? was_forced : other.ms >= orders->ms)) return;
+      const auto forced = by->forced(), was_forced = stages ? stages->forced() : 0;
+      if (orders && (forced != was_forced ? forced < was_forced : other.ms >= orders->ms)) return;
       stages = by;
       orders = other;
     }
@@ -239,11 +239,11 @@ class StagePlanner {
       for (const auto& by : tried)
         for (const StageOrders& orders : by->passes_in_order(limits[i])) take(by, orders);
       const auto known = std::ranges::min_element(
-          tried, {}, [&](const auto& by) { return std::pair(!by->is_forced(), by->shortest_ms(limits[i])); });
+          tried, {}, [&](const auto& by) { return std::pair(-by->forced(), by->shortest_ms(limits[i])); });
       if (const auto orders = tried[0]->listed(limits[i])) take(tried[0], *orders);
       if (known != tried.begin())
         if (const auto orders = (*known)->listed(limits[i])) take(*known, *orders);
-      if (i > 0 && shortest == before) break;  // more memory brings no more
+      if (i > 0 && shortest == before && request_.overlap.parts <= 1) break;  // more memory brings no more
     }
     return {};
   }

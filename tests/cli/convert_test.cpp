@@ -314,7 +314,7 @@ TEST_CASE("every command reads tokenizer.json, and exports and imports keep it b
   CHECK(generated.lines_with("after a prompt of 6") == 1);  // with "<s>"
   REQUIRE(lancet("export --to hf --from " + run + " --out " + (folder / "hf")).code == 0);
   REQUIRE(lancet("import --from " + (folder / "hf") + " --out " + (folder / "again")).code == 0);
-  for (const char* copy : {"hf/tokenizer.json", "again/tokenizer/tokenizer.json"})
+  for (const char* copy : {"hf/tokenizer.json", "again/hugging_face/tokenizer.json"})
     CHECK(*read_file(folder / copy, "a tokenizer") == content);
   check_said(lancet("generate --prompt ab --max-tokens 1 --from " + (folder / "again")), 0, {"1 tokens after"});
   folder.write("tok/tokenizer.json", content.substr(0, 500));

@@ -116,7 +116,7 @@ TEST_CASE("a folder's rope_scaling is the run's, under either key of its type") 
   CHECK(refused.error().message.find("rope_scaling.rope_type: expected") != std::string::npos);
 }
 
-TEST_CASE("--init-from takes a folder's weights for a config of the same model alone") {
+TEST_CASE("the weights of a folder are taken by --init-from for a config of the same model alone") {
   const test::TemporaryFolder folder;
   const std::string hf = fixture("llama").string();
   config::Config config = parsed(config_from(hf, folder / "run"));
