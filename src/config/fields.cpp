@@ -37,6 +37,7 @@ constexpr Range any() { return {}; }
 constexpr Range from(double min) { return {.min = min}; }
 constexpr Range between(double min, double max) { return {.min = min, .max = max}; }
 constexpr Range above_zero(double max) { return {.min = 0, .max = max, .open_min = true}; }
+constexpr Range above_one(double max) { return {.min = 1, .max = max, .open_min = true}; }
 constexpr Range below_one() { return {.min = 0, .max = 1, .open_max = true}; }
 
 // Upper limits: far above any real model, and low enough that sums and products of a few fields stay exact (check.cpp
@@ -136,7 +137,7 @@ constexpr Field table[] = {
         "width inside an FFN, or an expert without moe_intermediate_size; null: 4 * hidden_size"),
     NAMED("model.max_position_embeddings", model.n_positions, between(1, most_positions), "longest sequence"),
     NAMED("model.rms_norm_eps", model.layer_norm_epsilon, above_zero(1), "added to the mean square"),
-    NAMED("model.rope_theta", model.rope_theta, above_zero(most_real), "base of the rotary angles"),
+    NAMED("model.rope_theta", model.rope_theta, above_one(most_real), "base of the rotary angles"),
     ROW(model.rope_scaling, any(),
         "positions beyond those of the training: {\"rope_type\": \"linear\", \"factor\": 4} divides the angles by the "
         "factor; yarn takes original_max_position_embeddings (null: max_position_embeddings), attention_factor, mscale, "

@@ -74,10 +74,18 @@ json rope_of(json scaling) {
 // The family that has a model_type of config.json, and whether that is its mixtures' own; null: no family has it.
 std::pair<const Family*, bool> family_of(const json& type) {
   for (const Family* family : families_known()) {
+    if (family->file.tensors[0].empty()) continue;  // it has no files yet
     if (type == family->name) return {family, false};
     if (const std::string_view moe = family->file.moe_type; !moe.empty() && type == moe) return {family, true};
   }
   return {};
+}
+
+std::vector<std::string_view> names_with_files() {
+  std::vector<std::string_view> names;
+  for (const Family* family : families_known())
+    if (family_of(family->name).first) names.push_back(family->name);
+  return names;
 }
 
 class ConfigReader {
@@ -90,7 +98,8 @@ class ConfigReader {
     const json type = text.value("model_type", json());
     const auto [family, is_moe_type] = family_of(type);
     if (!family)
-      return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(family_names(), "\", \"")), shown(type));
+      return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(names_with_files(), "\", \"")),
+                   shown(type));
     family_ = family;
     format_ = &family->file;
     model_["model_type"] = family->name;
@@ -128,6 +137,7 @@ class ConfigReader {
       for (const FixedField& field : fields)
         if (field.name == key) fixed = &field;
     if (fixed) return check_fixed(*fixed, value);
+    if (key == "layer_types") return check_attention(value);
     bool ours = false;
     for_each_field([&](const FileField& field) {
       if (key != field.name && key != field.other_name) return;
@@ -138,6 +148,13 @@ class ConfigReader {
     if (ours || has(format_->unused) || has(std::span(unused_by_all)) || has(accepted_)) return {};
     return wrong(file_, cut(key, 60), fmt::format("a field of {} that is known here", shown(model_["model_type"])),
                  fmt::format("another one; --accept-field {} passes it over", cut(key, 60)));
+  }
+
+  // Of each block; sliding windows are not built.
+  Status check_attention(const json& kinds) const {
+    const auto is_full = [](const json& kind) { return kind == "full_attention"; };
+    if (kinds.is_null() || (kinds.is_array() && std::ranges::all_of(kinds, is_full))) return {};
+    return wrong(file_, "layer_types", "\"full_attention\" for each block", shown(kinds));
   }
 
   Status check_fixed(const FixedField& field, const json& value) const {

@@ -361,6 +361,11 @@ config::Model exported_model(const config::Config& config) {
 
 Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
+  if (model.family().file.tensors[0].empty())
+    return config_error(
+        fmt::format("model.model_type: expected a family with files of Hugging Face's format, found "
+                    "\"{}\", whose weights are not exported",
+                    model.family().name));
   if (model.family().file.moe_type.empty() && model.has_moe() && model.router != config::Router::top_k)
     return config_error(fmt::format("model.router: expected \"top_k\", as {} has it at Hugging Face, found \"{}\"",
                                     model.family().name, name(model.router)));

@@ -59,6 +59,7 @@ Status RunStart::begin_from(const std::filesystem::path& folder) {
   comm::Communicator& world = state_.world;
   auto opened = models::HuggingFaceFolder::open(folder, state_.options.accepted);
   LANCET_TRY(comm::agree(world, opened.ok() ? Status() : Status(opened.error())));
+  LANCET_TRY(comm::agree(world, config::check(state_.asked, world.size())));
   const config::Model asked = state_.asked.model.on(config::mesh_of(state_.asked, world.size()));
   LANCET_TRY(comm::agree(world, config::check_same_model(asked, opened->config().model, folder.string())));
   const auto tokenizer = opened->tokenizer();

@@ -19,6 +19,7 @@
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/comm/collect.h"
+#include "lancet/config/hugging_face.h"
 #include "lancet/data/batches.h"
 #include "lancet/ir/plan.h"
 #include "lancet/run/metrics.h"
@@ -236,6 +237,11 @@ class RunRecords {
   // Creates and locks the folder; nothing on other ranks, as for open().
   Status take_folder() {
     if (!state_.is_rank0()) return {};
+    if (config::is_hugging_face(state_.asked.log.run_dir))
+      return config_error(
+          fmt::format("log.run_dir (--run-dir): expected a folder for this run, found a model of "
+                      "Hugging Face's format, whose files it would replace, in {}",
+                      state_.asked.log.run_dir));
     LANCET_ASSIGN(run::RunFolder folder, run::RunFolder::take(state_.asked));
     folder_.emplace(std::move(folder));
     return {};

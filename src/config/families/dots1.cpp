@@ -1,6 +1,5 @@
 // dots.llm1: Qwen3's attention, a sigmoid router with a bias and groups, plain shared experts, dense blocks first. Huo
 // et al., dots.llm1 Technical Report.
-#include "llama_files.h"
 #include "names.h"
 
 namespace lancet::config::families {
@@ -21,6 +20,6 @@ extern const Family dots1{.name = "dots1",
                                 model.layer_norm_epsilon = 1e-6;
                                 model.router = Router::sigmoid;
                               },
-                          .file = llama_files("Dots1ForCausalLM", qwen_fixed)};
+                          .file = {}};
 
 }  // namespace lancet::config::families

@@ -71,7 +71,7 @@ inline constexpr FileField rotary_fields[] = {{"vocab_size", true},
 inline constexpr FixedField qwen_fixed[] = {{"use_sliding_window", "false"}};
 inline constexpr FixedField rotary_fixed[] = {{"hidden_act", "\"silu\""}, {"attention_dropout", "0.0", "[]", true}};
 inline constexpr std::string_view rotary_unused[] = {"output_router_logits", "pretraining_tp", "sliding_window",
-                                                     "max_window_layers", "layer_types"};
+                                                     "max_window_layers"};
 
 inline constexpr std::string_view llama_buffers[] = {".rotary_emb.inv_freq"};
 

@@ -177,6 +177,7 @@ struct AttentionQueryGradient {
 template <class T>
 struct AttentionKeyGradient {
   static constexpr int threads = attention_threads;
+  static constexpr int blocks_per_sm = 12;  // registers for the offsets of queries, keys and sums
   struct Shared {
     AttentionPair pairs[threads];
   };
