@@ -128,6 +128,19 @@ TEST_CASE("the weights of a folder are taken by --init-from for a config of the 
   CHECK(test::train_run(config, 2, {.init_from = hf}).message.empty());
 }
 
+TEST_CASE("a run does not take its model's folder, and a mesh beside a folder is checked") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "model";
+  fs::copy(fixture("llama"), hf);
+  const std::string before = read_file(hf + "/config.json", "a config").value();
+  check_error(test::train_run(parsed(config_from(hf, hf)), 1), ExitCode::config, {"log.run_dir", hf});
+  CHECK(read_file(hf + "/config.json", "a config").value() == before);
+  json text = config_from(hf, folder / "run");
+  text["mesh"] = {{"tensor", 2}};
+  check_error(test::train_run(parsed(text), 1), ExitCode::config, {"config: mesh: expected axes"});
+  CHECK_FALSE(fs::exists(folder / "run"));
+}
+
 TEST_CASE("a folder that is damaged or of another shape is an error of one line, and nothing is written") {
   const test::TemporaryFolder folder;
   const std::string hf = folder / "model", run = folder / "run", weights = hf + "/model.safetensors";
