@@ -241,9 +241,14 @@ class WithinMemory {
   Result<ir::Plan> run(PlanReport* report) {
     LANCET_ASSIGN(std::optional<Planned> found, by_policy());
     const Policy* const policy = find_policy(request_.overlap.policy);
-    // A policy that contains sequential is no longer than it with all that it keeps in this budget.
+    // A policy that contains sequential is no longer than it with all that it keeps in this budget, nor than others are
+    // on that step.
     if (!found || (found->choice.any() && policy && !policy->from.empty())) {
       LANCET_ASSIGN(Planned alone, in_turns());
+      if (alone.over <= 0 && policy && !policy->from.empty()) {
+        LANCET_ASSIGN(Planned same, planned(alone.choice, request_.overlap.policy));
+        if (same.over <= 0 && (!found || same.ms() < found->ms())) found = std::move(same);
+      }
       if (found && alone.over <= 0 && alone.ms() < found->ms())
         alone.report.why =
             fmt::format("sequential recomputes less within {} MB a rank, and is shorter", request_.budget() / mb);
