@@ -228,22 +228,15 @@ class StagePlanner {
   // stages: without overlap. limits: of the arenas, ascending.
   Status try_orders(const OfStages& stages, const std::vector<std::vector<std::int64_t>>& limits) {
     LANCET_ASSIGN(const auto by_limit, by_policies(stages, limits));
-    double shortest = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < limits.size(); ++i) {
       const auto& tried = by_limit[i];
-      const double before = shortest;
-      const auto take = [&](const std::shared_ptr<Stages>& by, const StageOrders& orders) {
-        shortest = std::min(shortest, orders.ms);
-        consider(by, orders);
-      };
       for (const auto& by : tried)
-        for (const StageOrders& orders : by->passes_in_order(limits[i])) take(by, orders);
+        for (const StageOrders& orders : by->passes_in_order(limits[i])) consider(by, orders);
       const auto known = std::ranges::min_element(
           tried, {}, [&](const auto& by) { return std::pair(-by->forced(), by->shortest_ms(limits[i])); });
-      if (const auto orders = tried[0]->listed(limits[i])) take(tried[0], *orders);
+      if (const auto orders = tried[0]->listed(limits[i])) consider(tried[0], *orders);
       if (known != tried.begin())
-        if (const auto orders = (*known)->listed(limits[i])) take(*known, *orders);
-      if (i > 0 && shortest == before && request_.overlap.parts <= 1) break;  // more memory brings no more
+        if (const auto orders = (*known)->listed(limits[i])) consider(*known, *orders);
     }
     return {};
   }
