@@ -16,13 +16,7 @@ from bench.sweep import HARDWARE
 from bench.table import markdown, number, write_page
 from hardware_table import changed, read_commented
 
-GPT2_S, GPT2_L, WIDTHS = (run.ROOT / f"configs/{name}.json" for name in ("gpt2-s-moe", "gpt2-l-moe",
-                                                                       "qwen2-moe-widths"))
 NO_DROPS = ["model.router=top_k", "model.capacity_factor=null"]
-# Widths of others on the blocks of GPT-2: layers, heads, width, experts, choices, width of an expert.
-MIXTRAL, PHI, QWEN3 = ([f"model.{field}={value}" for field, value in zip(
-    ("n_layer", "n_head", "n_embd", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size"), values)]
-    for values in ((32, 32, 4096, 8, 2, 14336), (32, 32, 4096, 16, 2, 6400), (48, 32, 2048, 128, 8, 768)))
 CHIPS = {"p3dn-v100": "V100", "p4de-a100": "A100", "dgx-h100": "H100"}
 PUBLISHED = [policy for policy in policies.PUBLISHED
              if policy not in ("collective_matmul", "neighbour_microbatches")]  # without work here
@@ -32,7 +26,7 @@ HEADER = ["model", "devices", "no overlap", "best published way", "Lancet", "bes
 
 class Case(NamedTuple):
     model: str
-    config: str
+    config: str  # of configs/
     hardware: str
     ranks: int
     settings: list
@@ -51,24 +45,34 @@ def paper_cases():
     """The paper's models as their config files have them, and without drops."""
     for ranks in (8, 32, 64):
         middle = ranks == 32
-        yield Case("GPT2-S-MoE, fp32", GPT2_S, "p3dn-v100", ranks, ["train.dtype=fp32"], readme=middle)
-        yield Case("GPT2-S-MoE, fp32, top-2, no drops", GPT2_S, "p3dn-v100", ranks, ["train.dtype=fp32", *top(2)],
-                   readme=middle)
-        yield Case("GPT2-L-MoE", GPT2_L, "p4de-a100", ranks, [], readme=middle)
-        yield Case("GPT2-L-MoE, top-2, no drops", GPT2_L, "dgx-h100", ranks, top(2))
-        yield Case("GPT2-L-MoE, top-8, no drops", GPT2_L, "dgx-h100", ranks, top(8), readme=middle)
+        yield Case("GPT2-S-MoE, fp32", "gpt2-s-moe", "p3dn-v100", ranks, ["train.dtype=fp32"], readme=middle)
+        yield Case("GPT2-S-MoE, fp32, top-2, no drops", "gpt2-s-moe", "p3dn-v100", ranks,
+                   ["train.dtype=fp32", *top(2)], readme=middle)
+        yield Case("GPT2-L-MoE", "gpt2-l-moe", "p4de-a100", ranks, [], readme=middle)
+        yield Case("GPT2-L-MoE, top-2, no drops", "gpt2-l-moe", "dgx-h100", ranks, top(2))
+        yield Case("GPT2-L-MoE, top-8, no drops", "gpt2-l-moe", "dgx-h100", ranks, top(8), readme=middle)
 
 
-def width_cases():
-    """Widths of models of today, no token dropped."""
-    yield Case("Qwen2-MoE's widths", WIDTHS, "dgx-h100", 8, [], "node.link_gb_per_s=200", readme=True)
+def widths_cases():
+    """Qwen2-MoE's widths on blocks of GPT-2, no token dropped: two sequences of 2,048 tokens a rank."""
+    name, widths = "Qwen2-MoE's widths", "qwen2-moe-widths"
+    yield Case(name, widths, "dgx-h100", 8, [], "node.link_gb_per_s=200", readme=True)
     for ranks in (8, 32, 64):
-        yield Case("Qwen2-MoE's widths", WIDTHS, "dgx-h100", ranks, [], readme=ranks == 32)
-    yield Case("Qwen2-MoE's widths, gradients travel in bf16", WIDTHS, "dgx-h100", 32, ["train.reduce_dtype=bf16"])
-    yield Case("Qwen3-30B-A3B's widths", WIDTHS, "dgx-h100", 32, QWEN3)
-    yield Case("Qwen3-30B-A3B's widths", WIDTHS, "dgx-h100", 64, QWEN3)
-    yield Case("Phi-3.5-MoE's widths", WIDTHS, "dgx-h100", 64, [*PHI, "mesh.expert=16"])
-    yield Case("Mixtral-8x7B's widths, ZeRO", WIDTHS, "dgx-h100", 64, [*MIXTRAL, "mesh.expert=8", "train.zero=1"])
+        yield Case(name, widths, "dgx-h100", ranks, [])
+    yield Case(f"{name}, gradients travel in bf16", widths, "dgx-h100", 32, ["train.reduce_dtype=bf16"])
+
+
+def released_cases():
+    """Released models, no token dropped: one sequence of 4,096 tokens a rank."""
+    for ranks in (8, 16, 32, 64):
+        yield Case("OLMoE-1B-7B", "olmoe-1b-7b", "dgx-h100", ranks, [], readme=ranks == 32)
+    for ranks in (8, 32, 64):
+        yield Case("Qwen2-MoE-2.7B, 64 experts", "qwen2-moe-2.7b", "dgx-h100", ranks, ["model.num_experts=64"])
+    for ranks in (32, 64):
+        yield Case("Qwen2-MoE-2.7B, ZeRO", "qwen2-moe-2.7b", "dgx-h100", ranks, ["train.zero=1"])
+        yield Case("Qwen3-30B-A3B", "qwen3-30b-a3b", "dgx-h100", ranks, [])
+        yield Case("Mixtral 8x7B", "mixtral-8x7b", "dgx-h100", ranks, ["mesh.tensor=2"])
+        yield Case("Phi-3.5-MoE's widths", "phi-3.5-moe", "dgx-h100", ranks, [])
 
 
 class Plans:
@@ -88,8 +92,8 @@ class Plans:
         """Returns a row for each policy that the devices' memory holds."""
         rows = []
         for policy in POLICIES:
-            plan = json.loads(run.call([self.lancet, "plan", case.config, "--ranks", case.ranks, "--on",
-                                        self.machine(case), "--alone", "--json",
+            plan = json.loads(run.call([self.lancet, "plan", run.ROOT / f"configs/{case.config}.json",
+                                        "--ranks", case.ranks, "--on", self.machine(case), "--alone", "--json",
                                         *run.sets([*case.settings, f"overlap.policy={policy}"])]).out)
             found = next(row for row in plan["policies"] if row["policy"] == plan["chosen"])
             if plan["fits"]:
@@ -126,7 +130,7 @@ def add_arguments(parser):
 
 
 def main(options):
-    cases = [case for case in (*paper_cases(), *width_cases()) if case.readme or not options.readme]
+    cases = [case for case in (*paper_cases(), *widths_cases(), *released_cases()) if case.readme or not options.readme]
     with tempfile.TemporaryDirectory() as machines, \
             concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         found = list(pool.map(Plans(run.program(options), Path(machines)).of, cases))
