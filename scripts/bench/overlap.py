@@ -10,7 +10,7 @@ overlap: ranks compute. Runs of the sequential step find the rate of the links t
 profile` measures communication and new ops. A rate is kept as long as the folder has rounds of a point
 with the same sequential step.
 
-overlap_devices: the same points on 2 devices, and cases of `python3 scripts/bench bounds`: one MoE layer on 4 and 8
+overlap_devices: the same points on 2 devices, and more: one MoE layer on 4 and 8
 devices, whose all-to-alls are 0.3, 0.6 and 1.0 of the experts' computation, and products that are split over 4 and 8
 devices. The planner finds the rate of the network that gives the share; links and devices have it, divided by a scale
 of bytes and a dilation of time. Ops take declared times and messages are real.

@@ -14,10 +14,17 @@ using nlohmann::ordered_json;
 
 ordered_json json_of(const planner::PolicyResult& result) {
   const schedule::Timeline& t = result.timeline;
-  return {{"policy", result.policy},       {"step_ms", t.makespan},         {"compute_ms", t.compute},
-          {"all_to_all_ms", t.all_to_all}, {"all_reduce_ms", t.all_reduce}, {"communication_ms", t.communication},
-          {"exposed_ms", t.exposed},       {"parts", result.parts},         {"arena_bytes", result.arena_bytes},
-          {"schedule", result.how}};
+  return {{"policy", result.policy},
+          {"step_ms", t.makespan},
+          {"compute_ms", t.compute},
+          {"all_to_all_ms", t.all_to_all},
+          {"all_reduce_ms", t.all_reduce},
+          {"communication_ms", t.communication},
+          {"exposed_ms", t.exposed},
+          {"parts", result.parts},
+          {"arena_bytes", result.arena_bytes},
+          {"schedule", result.how},
+          {"fits", result.fits}};
 }
 
 ordered_json stages_of(const run::PlannedStep& planned) {

@@ -35,7 +35,7 @@ std::string nearest_policy(const planner::PlanReport& report) {
   const planner::PolicyResult *chosen = nullptr, *nearest = nullptr;
   for (const planner::PolicyResult& result : report.policies)
     if (const planner::PolicyResult*& best = result.policy == report.chosen ? chosen : nearest;
-        !best || result.timeline.makespan < best->timeline.makespan)
+        result.fits && (!best || result.timeline.makespan < best->timeline.makespan))
       best = &result;
   if (!chosen || !nearest) return "";
   const double longer = nearest->timeline.makespan / chosen->timeline.makespan - 1;
@@ -88,7 +88,8 @@ std::string policy_table(const planner::PlanReport& report) {
     const schedule::Timeline& t = result.timeline;
     text += fmt::format("{:<{}} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.0f}% {:>2} {:>8}  {}\n",
                         shown(result.policy), width, t.makespan, t.compute, t.all_to_all, t.all_reduce, t.exposed,
-                        hidden_percent(t), result.parts, in_megabytes(result.arena_bytes), result.how);
+                        hidden_percent(t), result.parts, in_megabytes(result.arena_bytes),
+                        result.how + (result.fits ? "" : "; more than the memory allows"));
   }
   const planner::LowerBound& bound = report.lower_bound;
   if (bound.ms() > 0)  // else the plan is from a file
@@ -98,6 +99,8 @@ std::string policy_table(const planner::PlanReport& report) {
                     bound.in_turn > 0
                         ? fmt::format("; forward pass, sums of gradients and updates in turn, {:.1f} ms", bound.in_turn)
                         : "");
+  if (report.memory && report.memory->activations < report.memory->all_activations)
+    text += "rows but that of sequential: of the step with what the plan recomputes\n";
   text += nearest_policy(report);
   if (!report.why.empty()) text += fmt::format("why: {}\n", report.why);
   if (!report.why_not_across_steps.empty())

@@ -224,6 +224,8 @@ Status check_all(const Config& config, int ranks) {
   LANCET_TRY(check_sizes(config, mesh));
   if (const Train& t = config.train; t.min_lr > t.lr)
     return refused("train.min_lr: expected at most train.lr = {}, found {}", t.lr, t.min_lr);
+  if (config.overlap.memory_factor > 0 && config.overlap.memory_factor < 1)
+    return refused("overlap.memory_factor: expected 0 or at least 1, found {}", config.overlap.memory_factor);
   if (config.overlap.parts > config.overlap.max_parts)
     return refused("overlap.parts: expected at most overlap.max_parts = {}, found {}", config.overlap.max_parts,
                    config.overlap.parts);

@@ -393,8 +393,8 @@ ir::Plan make_predicted_plan(const ir::Program& logical, const Step& step, const
         policy.name == sequential ? &schedules.without_overlap() : schedules.best(Schedules::index_of(policy.name));
     const Scheduled& shown = tried ? *tried : schedules.least_memory(policy);
     const Candidate& whole = shown.whole();
-    made.policies.push_back({std::string(policy.name), whole.how + (tried ? "" : "; more than the memory allows"),
-                             whole.timeline, schedule::most_parts(whole.program), shown.arena_bytes});
+    made.policies.push_back({std::string(policy.name), whole.how, whole.timeline, schedule::most_parts(whole.program),
+                             shown.arena_bytes, tried != nullptr});
   }
   made.passes = passes.runs();
   made.requested = request.overlap.policy;

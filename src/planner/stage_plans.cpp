@@ -38,7 +38,7 @@ using schedule::Candidate;
 // The memory of a rank, by stage.
 struct RankMemory {
   std::vector<std::int64_t> resident;  // what it holds anyway
-  std::vector<std::int64_t> device, budget;
+  std::vector<std::int64_t> budget;
   std::int64_t largest = 0;  // the most that a rank takes under 1F1B if everything is kept and nothing overlaps
 
   // kept: without overlap. Without a budget, and for a comparison by overlap.memory_factor, a rank may take that times
@@ -49,8 +49,6 @@ struct RankMemory {
       PlanRequest of_stage = request;
       of_stage.costs = costs.get();
       budget.push_back(of_stage.budget());
-      of_stage.memory_limit = 0;
-      device.push_back(of_stage.budget() > 0 ? of_stage.budget() : std::numeric_limits<std::int64_t>::max());
       resident.push_back(schedule::resident_bytes(of->all.candidate.program));
       largest = std::max(largest, resident.back() + of->arena);
     }
@@ -62,11 +60,10 @@ struct RankMemory {
       }
   }
 
-  // What the arenas may take of a share of the largest rank's memory, and of the budgets.
+  // What the arenas may take: of a share of the largest rank's memory, and of the budgets.
   std::vector<std::int64_t> arenas(double share) const {
     std::vector<std::int64_t> most;
-    for (std::size_t stage = 0; stage < resident.size(); ++stage)
-      most.push_back(std::min(std::int64_t(share * double(largest)), device[stage]) - resident[stage]);
+    for (const std::int64_t bytes : resident) most.push_back(std::int64_t(share * double(largest)) - bytes);
     return most;
   }
   std::vector<std::int64_t> arenas() const {
@@ -143,8 +140,8 @@ constexpr double share_step = 0.02;
 // With all costs known, orders are searched within fixed shares of memory, whatever the budget is. Of the shares up to
 // the first one above the budget, the shortest order that fits it is taken: more memory never makes the orders of the
 // same instructions longer. They are tried without overlap, by the policy of the request, and by those that it
-// contains: the shortest schedule of a micro batch alone need not be the best of those in flight. Only if no order fits
-// while everything is kept, values are recomputed, for the largest share whose 1F1B fits.
+// contains: the shortest schedule of a micro batch alone need not be the best of those in flight. Only if no order
+// without overlap fits while everything is kept, values are recomputed, for the largest share whose 1F1B fits.
 class StagePlanner {
  public:
   // steps: of one micro batch.
@@ -176,7 +173,7 @@ class StagePlanner {
       if (!are_within(limits.back(), most_)) break;
     }
     LANCET_TRY(try_orders(kept_, limits));
-    for (double share = 1 - share_step; !best_.orders && share > 0; share -= share_step)
+    for (double share = 1 - share_step; !plain_.orders && share > 0; share -= share_step)
       if (const OfStages stages = recomputing().within(memory_.arenas(share)); are_within(arenas_of(stages), most_))
         LANCET_TRY(try_orders(stages, {memory_.arenas(share), memory_.arenas(share + share_step)}));
     if (!best_.orders) {
@@ -185,11 +182,13 @@ class StagePlanner {
       most_ = arenas_of(least);
       LANCET_TRY(try_orders(least, {most_}));
     }
-    const bool is_shorter = best_.orders->ms < plain_.orders->ms * (1 - request_.least_gain);
+    const bool is_shorter = !plain_.orders || best_.orders->ms < plain_.orders->ms * (1 - request_.least_gain);
     Best& best = is_shorter || best_.stages->forced() > 0 ? best_ : plain_;
-    report.chosen = best.stages->policy;
+    if (best.stages->policy != sequential) report.chosen = policy;
     if (report.chosen == sequential && policy != sequential)
       report.why = fmt::format("{} runs sequential: nothing is predicted to be shorter", request_.overlap.policy);
+    if (best.stages->policy != report.chosen)
+      best.orders->how += fmt::format(", each micro batch as by {}", best.stages->policy);
     for (const auto& of : best.stages->made) made.push_back(of->all);
     return *std::move(best.orders);
   }
@@ -246,8 +245,8 @@ class StagePlanner {
   Result<std::vector<std::vector<std::shared_ptr<Stages>>>> by_policies(
       const OfStages& stages, const std::vector<std::vector<std::int64_t>>& limits) {
     std::vector<std::string_view> names{find_policy(request_.overlap.policy)->name};
-    const auto& from = find_policy(names[0])->from;
-    names.insert(names.end(), from.begin(), from.end());
+    for (const std::string_view from : find_policy(names[0])->from)
+      if (!find_policy(from)->is.of_micro_batches) names.push_back(from);
     std::erase(names, sequential);
     std::vector<std::vector<OfStages>> made(limits.size(), std::vector<OfStages>(names.size()));
     for (std::size_t stage = 0; stage < stages.size() && !names.empty(); ++stage) {
@@ -260,25 +259,29 @@ class StagePlanner {
       for (const auto& most : limits)
         factors.push_back(std::max(1.0, double(most[stage]) / double(stages[stage]->arena)));
       const auto found = schedule_micro_batch(step, names, factors, request_, one.pipeline);
-      for (std::size_t by = 0; by < names.size(); ++by) {
-        std::shared_ptr<const MicroBatches> last;
+      OfStages known;
+      for (std::size_t by = 0; by < names.size(); ++by)
         for (std::size_t i = 0; i < limits.size(); ++i) {
-          const Made& of = found[i][by];
-          if (!last || last->one.candidate.how != of.candidate.how ||
-              last->one.candidate.timeline.when != of.candidate.timeline.when)
-            last = std::make_shared<const MicroBatches>(of, int(stage), request_);
-          made[i][by].push_back(last->arena <= limits[i][stage] ? last : stages[stage]);
+          const Candidate& of = found[i][by].candidate;
+          auto same = std::ranges::find_if(known, [&](const auto& batches) {
+            return batches->one.candidate.how == of.how && batches->one.candidate.timeline.when == of.timeline.when;
+          });
+          if (same == known.end())
+            same = known.insert(same, std::make_shared<const MicroBatches>(found[i][by], int(stage), request_));
+          made[i][by].push_back((*same)->arena <= limits[i][stage] ? *same : stages[stage]);
         }
-      }
     }
     std::vector<std::vector<std::shared_ptr<Stages>>> tried;
+    const auto stages_by = [&](std::string_view name, const OfStages& of) {
+      for (const auto& row : tried)
+        for (const auto& known : row)
+          if (known->made == of) return known;
+      return std::make_shared<Stages>(name, of, request_);
+    };
     for (std::size_t i = 0; i < limits.size(); ++i) {
       auto& now = tried.emplace_back();
-      now.push_back(i > 0 ? tried[i - 1][0] : std::make_shared<Stages>(sequential, stages, request_));
-      for (std::size_t by = 0; by < names.size(); ++by)
-        now.push_back(i > 0 && made[i][by] == made[i - 1][by]
-                          ? tried[i - 1][by + 1]
-                          : std::make_shared<Stages>(names[by], made[i][by], request_));
+      now.push_back(stages_by(sequential, stages));
+      for (std::size_t by = 0; by < names.size(); ++by) now.push_back(stages_by(names[by], made[i][by]));
     }
     return tried;
   }

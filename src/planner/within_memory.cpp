@@ -2,7 +2,8 @@
 // that overlaps more may keep more alive at once, so it plans the step with several choices, from none on: each needs a
 // fixed share of the memory of the step that keeps everything, whatever the budget is. The fastest plan that fits is
 // taken. Where the memory does not bind the plan that keeps everything, no other is made; elsewhere choices end where
-// their computation alone takes longer than the best plan. If no plan of the policy fits, sequential runs.
+// their computation alone takes longer than the best plan. If sequential with what it has to recompute is shorter, or
+// no plan of the policy fits, sequential runs.
 #include "within_memory.h"
 
 #include <fmt/format.h>
@@ -225,7 +226,7 @@ namespace {
 constexpr std::int64_t mb = 1'000'000;
 
 // Shares of the arena of the step without overlap that keeps everything.
-constexpr double kept_shares[] = {1, 0.8, 0.6, 0.4, 0.2, 0};
+constexpr double kept_shares[] = {1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0};
 
 class WithinMemory {
  public:
@@ -240,15 +241,11 @@ class WithinMemory {
 
   Result<ir::Plan> run(PlanReport* report) {
     LANCET_ASSIGN(std::optional<Planned> found, by_policy());
-    const Policy* const policy = find_policy(request_.overlap.policy);
-    // A policy that contains sequential is no longer than it with all that it keeps in this budget, nor than others are
-    // on that step.
-    if (!found || (found->choice.any() && policy && !policy->from.empty())) {
+    // No policy is longer than sequential with all that it keeps in this budget, unless parts are forced.
+    std::optional<PolicyResult> in_turn;
+    if (!found || (found->choice.any() && request_.overlap.parts <= 1)) {
       LANCET_ASSIGN(Planned alone, in_turns());
-      if (alone.over <= 0 && policy && !policy->from.empty()) {
-        LANCET_ASSIGN(Planned same, planned(alone.choice, request_.overlap.policy));
-        if (same.over <= 0 && (!found || same.ms() < found->ms())) found = std::move(same);
-      }
+      if (!alone.report.policies.empty()) in_turn = alone.report.policies.front();
       if (found && alone.over <= 0 && alone.ms() < found->ms())
         alone.report.why =
             fmt::format("sequential recomputes less within {} MB a rank, and is shorter", request_.budget() / mb);
@@ -257,6 +254,7 @@ class WithinMemory {
     if (!report) return std::move(found->plan);
     *report = std::move(found->report);
     report->requested = request_.overlap.policy;
+    if (in_turn && !report->policies.empty()) report->policies.front() = *in_turn;
     if (request_.memory_limit > 0 || found->choice.any())
       report->memory = MemoryReport{.limit = request_.budget(),
                                     .bytes = schedule::plan_bytes(found->plan),

@@ -3,8 +3,8 @@
 // stages divide, without the passes of those that there are not: what is left of an order that ends, ends. What is left
 // out of the passes, all-reduces and what closes the step, stays a list of its own in the order of the program; after
 // each instruction its head follows as soon as all that it depends on has been listed. As all stages keep that order,
-// stages that meet in two all-reduces meet in them in one order. What waits for an all-reduce of gradients over several
-// stages, or behind one, would keep the passes of a stage from running that the others wait for; it follows all passes.
+// stages that meet in two all-reduces meet in them in one order. What computes after an all-reduce over several stages,
+// or after one behind it, would keep the passes of a stage from running that the others wait for; it follows them all.
 //
 // What the policy adds to the dependencies holds within each pass; passes wait for one another's values alone. A W that
 // the policy has put beside an all-to-all of its own micro batch stays there: it is part of B.
@@ -146,8 +146,7 @@ class InPipeline {
 
   // Takes out of late_ what could hold up a pass until other stages have ended theirs.
   void find_last() {
-    const std::vector<bool> closes = ir::closes_step(program_);
-    std::vector<bool> waits(closes.size()), is_last(closes.size());  // for other stages
+    std::vector<bool> waits(needed_.size()), is_last(needed_.size());  // for other stages
     bool reduce_waits = false;
     for (const InstructionId id : std::exchange(late_, {})) {
       const std::size_t i = id.index();
@@ -156,7 +155,7 @@ class InPipeline {
         return std::ranges::any_of(dependencies_[i], [&](InstructionId before) { return bool(of[before.index()]); });
       };
       const bool reduces = at.stream == ir::Stream::reduce;
-      if (reduces && closes[i] && ir::is_along_stages(at)) reduce_waits = true;
+      if (reduces && ir::is_along_stages(at)) reduce_waits = true;
       waits[i] = (reduces && reduce_waits) || any_before(waits);
       is_last[i] = (!reduces && waits[i]) || any_before(is_last);
       (is_last[i] ? last_ : late_).push_back(id);

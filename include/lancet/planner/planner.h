@@ -66,6 +66,7 @@ struct PolicyResult {
   schedule::Timeline timeline;
   int parts = 1;                 // k: schedule::most_parts()
   std::int64_t arena_bytes = 0;  // of the resulting plan
+  bool fits = true;              // the budget; else it is the policy's plan that needs least
 };
 
 // A lower bound on the makespan of every order of the step's whole instructions: the work of the compute stream, with
@@ -87,12 +88,14 @@ struct MemoryReport {
 };
 
 struct PlanReport {
-  std::vector<PassRun> passes;         // the passes that made the plan, in order, after the logical Program itself
-  std::vector<PolicyResult> policies;  // the policies that were tried, in the table's order; empty without costs
-  std::string requested, chosen;       // names of policies
-  std::string why;                     // set if another policy than the requested one runs
-  bool memory_binds = false;           // with a larger budget the requested policy would have another plan
-  std::string why_not_across_steps;    // set if the requested policy would use overlap.across_steps, and does not
+  std::vector<PassRun> passes;  // the passes that made the plan, in order, after the logical Program itself
+  // The policies that were tried, in the table's order; empty without costs. Where values are recomputed: of the step
+  // with what the plan recomputes, but for sequential, which has its own choice.
+  std::vector<PolicyResult> policies;
+  std::string requested, chosen;     // names of policies
+  std::string why;                   // set if another policy than the requested one runs
+  bool memory_binds = false;         // with a larger budget the requested policy would have another plan
+  std::string why_not_across_steps;  // set if the requested policy would use overlap.across_steps, and does not
   LowerBound lower_bound;
   std::optional<MemoryReport> memory;  // set if the request has a limit, or values are recomputed
 };
@@ -119,7 +122,7 @@ struct PolicyInfo {
   std::string_view name, what;
   std::span<const std::string_view> cuts = {};  // schedule::all_cuts() and pass_cuts(): those that it may apply
 };
-std::vector<PolicyInfo> policies();  // sequential first, auto last
+std::vector<PolicyInfo> policies();  // sequential first, lancet last
 // The policies that a plan of `micro_batches` micro batches is compared with: those that make a schedule of their own.
 std::vector<std::string_view> compared_policies(std::int64_t micro_batches = 1);
 // Config error if no policy has the name; the message lists the known policies.

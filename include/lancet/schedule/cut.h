@@ -1,5 +1,5 @@
 // The cuts: along which axis a communication and the computation beside it are split in parts. Each is one constant in
-// a folder of src/schedule/cuts; CMake collects them.
+// src/schedule/cuts.cpp.
 #pragma once
 
 #include <cstdint>
