@@ -143,7 +143,10 @@ void print_tables(const config::Config& config, const PlanArguments& arguments, 
   fmt::print("costs: {}\n", planned.costs);
   if (arguments.target.ranks > 1)
     fmt::print("mesh: {}\n", ir::describe(config::mesh_of(config, arguments.target.ranks)));
-  if (planned.available_gib) fmt::print("{}\n", memory_line(planned));
+  if (planned.available_gib)
+    fmt::print("{}\n", memory_line(planned));
+  else if (config.device == config::Device::cuda && config.train.memory_limit_mb == 0)
+    fmt::print("memory: no budget, since a profile does not say what the GPU has; train.memory_limit_mb sets one\n");
   if (const double ms = planned.plan.header.real("predicted_ms", 0), saved = ms - planned.balanced_ms.value_or(ms);
       saved > least_saved * ms)
     fmt::print("balance: popular experts cost {:.1f} ms ({:.1f}%) of this plan's step, {:.1f} ms\n", saved,

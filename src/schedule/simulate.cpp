@@ -160,11 +160,24 @@ class Simulation {
     if (queue_ms && &stream == &streams[expert] && streams[reduce].left > 0) {
       const double early_ms = classes_[c].op_costs[id.index()].early_ms;
       stream.queued = std::max(0.0, *queue_ms - early_ms);
-      streams[reduce].left += early_ms;
-      streams[reduce].ms += early_ms;
+      delay(c, streams[reduce], early_ms);
     }
     end_worked(c, stream);
     return true;
+  }
+
+  // Adds to the work of what runs, for all that are in it.
+  void delay(std::size_t c, StreamState& stream, double ms) {
+    const auto met = met_by(c, stream.at_head());
+    if (met.empty()) {
+      stream.left += ms;
+      stream.ms += ms;
+    }
+    for (const Meetings::Member& member : met) {
+      touch(std::size_t(member.stage));
+      stream_of(member).left += ms;
+      stream_of(member).ms += ms;
+    }
   }
 
   void begin(std::size_t c, StreamState& stream, double ms) {
@@ -215,13 +228,16 @@ class Simulation {
     touched_.clear();
   }
 
-  // An instruction that takes no time may let others start at the same moment.
+  // An instruction that takes no time may let others start at the same moment. Of those that do, all-to-alls go before
+  // all-reduces, in whichever class they are.
   void start_all() {
     for (bool changed = true; changed;) {
       changed = false;
-      for (std::size_t k = 0; k < touched_.size(); ++k)
-        for (StreamState& stream : states_[touched_[k]].streams)
-          while (end_worked(touched_[k], stream) || start(touched_[k], stream)) changed = true;
+      for (std::size_t s = 0; s < ir::stream_count; ++s)
+        for (std::size_t k = 0; k < touched_.size(); ++k)
+          while (end_worked(touched_[k], states_[touched_[k]].streams[s]) ||
+                 start(touched_[k], states_[touched_[k]].streams[s]))
+            changed = true;
     }
   }
 
