@@ -320,6 +320,7 @@ class WithinMemory {
     Planned made{.choice = choice, .plan = {}, .report = {}};
     PlanRequest request = request_;
     request.overlap.policy = policy;
+    request.compare &= policy != sequential || request_.overlap.policy == sequential;  // others are not planned on it
     Pipeline pipeline = pipeline_;
     ir::Program step = step_;
     if (choice.any())

@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-POLICIES = ["sequential", "dw", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
+POLICIES = ["sequential", "dw", "partition", "tutel", "fastermoe", "comet", "flowmoe", "collective_matmul",
             "lancet_paper", "lancet", "auto"]
 MOE, LARGE, SMALL = "configs/gpt2-s-moe.json", "configs/gpt2-l-moe.json", "configs/bench-small.json"
 
@@ -63,6 +63,9 @@ def plan_cases():
                                   "train.pipeline_schedule=interleaved"),
         "stages, searched": on(MOE, "p3dn-v100", 4, "mesh.stage=4", "train.gradient_accumulation_steps=4",
                                "train.pipeline_schedule=searched"),
+        "stages, lancet within a limit": on(MOE, "p3dn-v100", 4, lancet, "mesh.stage=2", "mesh.expert=2",
+                                            "train.gradient_accumulation_steps=4",
+                                            "train.pipeline_schedule=searched", "overlap.memory_factor=1"),
         "dense": on(MOE, "p3dn-v100", 8, lancet, "model.moe_layer_freq=0"),
         "hosts": on(SMALL, "ethernet-10g-cpu", 8, "overlap.policy=auto", options=("--hosts", "4")),
         "without weight gradients moved": on(MOE, "p3dn-v100", 16, "overlap.policy=dw", options=("--skip", "move_dw")),

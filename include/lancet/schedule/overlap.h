@@ -3,10 +3,10 @@
 // candidate; those that others published do what their text says and are always applied. If overlap.parts forces a
 // number of parts, a split is returned even if it is longer.
 //
-// Two algorithms place weight gradients (dW). move_dw assigns them to all-to-alls by the paper's greedy (assign_dw.h);
-// its schedule is that of policy `dw`, and of `lancet` if search_orders finds no shorter one. In the orders of
-// search_orders, which are those of all split steps and one of the unsplit step, the list scheduler places them as
-// fillers: they run where the compute stream would wait for the network (orders.h, order_search.cpp).
+// Two algorithms place weight gradients (dW). move_dw assigns them to all-to-alls by the paper's greedy (assign_dw.h),
+// for the policies `dw`, `neighbour_microbatches` and `lancet_paper`. In the orders of search_orders, which are those
+// of all split steps and one of the unsplit step, the list scheduler places them as fillers: they run where the compute
+// stream would wait for the network (orders.h, order_search.cpp).
 #pragma once
 
 #include <cstdint>
