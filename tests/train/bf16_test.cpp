@@ -36,7 +36,7 @@ TEST_CASE("every family's losses in bf16 are those in fp32 but for rounding") {
       CHECK(std::abs(found.records[i].loss / expected[i].loss - 1) < tolerance);
       differs = differs || found.records[i].loss != expected[i].loss;
     }
-    CHECK(differs);  // it was bf16
+    CHECK(differs);                                                             // it was bf16
     CHECK(expected.back().loss < expected.front().loss * (1 - 4 * tolerance));  // and it trained by more than that
   }
 }
