@@ -143,7 +143,7 @@ void add_import(CLI::App& app, Selection& selection) {
   CLI::Option* upcycle = command
                              ->add_option("--upcycle", arguments->upcycle.experts,
                                           "Replace each FFN by this number of experts, copies of it with some noise")
-                             ->check(whole_between(1, 65536));
+                             ->check(whole_between(2, 65536));
   command
       ->add_option("--moe-layer-freq", arguments->upcycle.layer_freq,
                    "Upcycling: block i gets experts if i % this == 0 (GPT-2, default 2), or (i + 1) % this (Qwen3, "

@@ -4,6 +4,7 @@
 #include "lancet/models/generate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -87,6 +88,9 @@ class Generation {
                   models::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
     LANCET_TRY(comm::agree(world_, models::check_generates(model_->config().model)));
     LANCET_TRY(comm::agree(world_, open_tokenizer()));
+    LANCET_TRY(comm::agree_on(world_, "the same tokenizer and ids that end texts",
+                              fmt::format("{} {}", tokenizer_ ? tokenizer_->hash() : 0, fmt::join(ends_, " ")),
+                              ExitCode::data));
     LANCET_TRY(read_prompt());
     if (prompt_.empty()) LANCET_TRY(comm::agree(world_, start_empty()));
     LANCET_ASSIGN(decoder_, models::Decoder::create(model_->config(), world_, model_->store(), model_->streams(),

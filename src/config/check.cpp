@@ -257,11 +257,9 @@ Status check_all(const Config& config, int ranks) {
 }  // namespace
 
 Status check(const Config& config, int ranks) {
-  const Status found = check_all(config, ranks);
-  if (found.ok()) return found;
-  Error error = found.error();
-  error.message = in_names_of(config.model.family(), std::move(error.message));
-  return error;
+  Status found = check_all(config, ranks);
+  if (!found.ok()) return in_names_of(config.model.family(), std::move(found).error());
+  return found;
 }
 
 Status check_data(const Config& config) {

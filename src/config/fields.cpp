@@ -443,6 +443,11 @@ std::string in_names_of(const Family& family, std::string text) {
   return text;
 }
 
+Error in_names_of(const Family& family, Error error) {
+  error.message = in_names_of(family, std::move(error.message));
+  return error;
+}
+
 Model defaults_of(const Family& family) {
   Model model;
   model.model_type = &family;

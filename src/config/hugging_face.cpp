@@ -48,19 +48,6 @@ Error wrong(const std::filesystem::path& file, std::string_view field, std::stri
   return data_error(fmt::format("{}: {}: expected {}, found {}", file.string(), field, expected, found));
 }
 
-// rope_parameters of transformers 5: rope_theta, and the rest is rope_scaling, unless it scales nothing.
-Status split_rope(ordered_json& text, const std::filesystem::path& file) {
-  if (!text.contains("rope_parameters")) return {};
-  ordered_json rest = text["rope_parameters"];
-  if (!rest.is_object()) return wrong(file, "rope_parameters", "an object", shown(json(rest)));
-  if (rest.contains("rope_theta")) text["rope_theta"] = rest["rope_theta"];
-  rest.erase("rope_theta");
-  if (rest.value("rope_type", "default") == "default") rest.erase("rope_type");
-  text["rope_scaling"] = rest.empty() ? ordered_json() : rest;
-  text.erase("rope_parameters");
-  return {};
-}
-
 // rope_scaling as a run config has it: its older key `type` is rope_type, and "default" scales nothing.
 json rope_of(json scaling) {
   if (!scaling.is_object()) return scaling;
@@ -69,6 +56,28 @@ json rope_of(json scaling) {
     scaling.erase("type");
   }
   return scaling.value("rope_type", json()) == "default" ? json() : scaling;
+}
+
+// rope_parameters of transformers 5: rope_theta, and the rest is rope_scaling, unless it scales nothing. Where a file
+// has the older fields as well, they must say the same.
+Status split_rope(ordered_json& text, const std::filesystem::path& file) {
+  if (!text.contains("rope_parameters")) return {};
+  ordered_json rest = text["rope_parameters"];
+  text.erase("rope_parameters");
+  if (rest.is_null()) return {};
+  if (!rest.is_object()) return wrong(file, "rope_parameters", "an object", shown(json(rest)));
+  const auto put = [&](const char* field, const ordered_json& value) -> Status {
+    const json older = text.value(field, ordered_json());
+    if (!older.is_null() && rope_of(older) != rope_of(value))
+      return wrong(file, fmt::format("{} and rope_parameters", field), "the same in both",
+                   fmt::format("{} and {}", shown(older), shown(json(value))));
+    text[field] = value;
+    return {};
+  };
+  if (rest.contains("rope_theta")) LANCET_TRY(put("rope_theta", rest["rope_theta"]));
+  rest.erase("rope_theta");
+  if (rest.empty() || rope_of(rest).is_null()) rest = nullptr;
+  return put("rope_scaling", rest);
 }
 
 // The family that has a model_type of config.json, and whether that is its mixtures' own; null: no family has it.
@@ -139,11 +148,17 @@ class ConfigReader {
     if (fixed) return check_fixed(*fixed, value);
     if (key == "layer_types") return check_attention(value);
     bool ours = false;
+    Status status;
     for_each_field([&](const FileField& field) {
       if (key != field.name && key != field.other_name) return;
       ours = true;
-      model_[field.name] = key == "rope_scaling" ? rope_of(value) : value;
+      const json now = key == "rope_scaling" ? rope_of(value) : value, before = model_.value(field.name, now);
+      if (before != now)  // the field has another name, too
+        status = wrong(file_, fmt::format("{} and {}", field.name, field.other_name), "the same in both",
+                       fmt::format("{} and {}", shown(before), shown(now)));
+      model_[field.name] = now;
     });
+    if (!status.ok()) return status;
     const auto has = [&](auto names) { return std::ranges::find(names, key) != names.end(); };
     if (ours || has(format_->unused) || has(std::span(unused_by_all)) || has(accepted_)) return {};
     return wrong(file_, cut(key, 60), fmt::format("a field of {} that is known here", shown(model_["model_type"])),
@@ -170,7 +185,11 @@ class ConfigReader {
     for_each_field([&](const FileField& field) {
       if (field.needed && missing.empty() && !model_.contains(field.name)) missing = field.name;
     });
-    return missing.empty() ? Status() : wrong(file_, missing, "a value", "no such field");
+    if (!missing.empty()) return wrong(file_, missing, "a value", "no such field");
+    for (const FileField& field : format_->fields)  // of moe_fields, null may be a value
+      if (field.needed && family_->has(field.name) && model_.at(field.name).is_null())
+        return wrong(file_, field.name, "a value", "null");
+    return {};
   }
 
   const std::filesystem::path& file_;

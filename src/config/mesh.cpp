@@ -93,9 +93,8 @@ Status check_expert(const Config& config, std::int64_t expert) {
   return {};
 }
 
-}  // namespace
-
-Result<ir::Mesh> make_mesh(const Config& config, int ranks) {
+// make_mesh(), with errors in GPT-2's names of fields.
+Result<ir::Mesh> mesh_in(const Config& config, int ranks) {
   const MeshSizes& sizes = config.mesh;
   LANCET_TRY(check_stage(config));
   LANCET_TRY(check_tensor(config));
@@ -122,6 +121,14 @@ Result<ir::Mesh> make_mesh(const Config& config, int ranks) {
   mesh[Axis::data] = int(data);
   mesh[Axis::expert] = int(expert);
   mesh[Axis::tensor] = int(sizes.tensor);
+  return mesh;
+}
+
+}  // namespace
+
+Result<ir::Mesh> make_mesh(const Config& config, int ranks) {
+  auto mesh = mesh_in(config, ranks);
+  if (!mesh.ok()) return in_names_of(config.model.family(), std::move(mesh).error());
   return mesh;
 }
 

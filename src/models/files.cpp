@@ -100,8 +100,7 @@ Status copy_small_files(const std::filesystem::path& from, const std::filesystem
   for (const auto& entry : std::filesystem::directory_iterator(from, error)) {
     const std::string name = entry.path().filename().string(), end = entry.path().extension().string();
     const bool small = end == ".json" || end == ".txt" || end == ".jinja" || end == ".model";
-    std::error_code ignored;
-    if (!small || name == index_file || except.contains(name) || !entry.is_regular_file(ignored)) continue;
+    if (!small || name == index_file || except.contains(name)) continue;
     LANCET_ASSIGN(const std::string text, read_file(entry.path(), "a model's file"));
     LANCET_TRY(checkpoint::write_file(checkpoint::disk(), to / name, text));
   }

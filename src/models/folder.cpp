@@ -15,6 +15,7 @@
 #include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 #include "lancet/checkpoint/safetensors.h"
+#include "lancet/comm/collect.h"
 #include "lancet/config/hugging_face.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/checkpoint_tensors.h"
@@ -176,6 +177,18 @@ Result<HuggingFaceFolder> HuggingFaceFolder::open(const std::filesystem::path& f
   return HuggingFaceFolder(std::move(parts));
 }
 
+Result<HuggingFaceFolder> HuggingFaceFolder::open_on_all(const std::filesystem::path& folder, comm::Communicator& world,
+                                                         std::span<const std::string> accepted) {
+  auto opened = open(folder, accepted);
+  LANCET_TRY(comm::agree(world, opened.ok() ? Status() : Status(opened.error())));
+  std::string headers = config::to_json(opened->config());
+  for (const auto& [name, found] : opened->parts_->files.tensors())
+    headers += fmt::format("{} {}\n", name, found.file->header_hash());
+  LANCET_TRY(comm::agree_on(world, fmt::format("the same config.json and tensors in {}", folder.string()), headers,
+                            ExitCode::data));
+  return opened;
+}
+
 std::vector<std::string> HuggingFaceFolder::parameters() const {
   using Place = std::tuple<std::string, std::uint64_t, std::string>;  // file, offset, parameter
   std::vector<Place> places;
@@ -275,9 +288,15 @@ TensorTypes HuggingFaceFolder::types() const {
 Status HuggingFaceFolder::keep_files(const std::filesystem::path& to) const {
   checkpoint::FileSystem& files = checkpoint::disk();
   LANCET_TRY(files.make_folder(to));
-  LANCET_TRY(copy_small_files(path(), to, {}));
-  LANCET_TRY(checkpoint::write_file(files, to / types_file, json_text(nlohmann::json(types()), {.indent = 1}) + "\n"));
-  return files.sync_folder(to);
+  const auto fill = [&]() -> Status {
+    LANCET_TRY(copy_small_files(path(), to, {}));
+    const std::string text = json_text(nlohmann::json(types()), {.indent = 1}) + "\n";
+    LANCET_TRY(checkpoint::write_file(files, to / types_file, text));
+    return files.sync_folder(to);
+  };
+  Status filled = fill();
+  if (!filled.ok()) static_cast<void>(files.remove(to));
+  return filled;
 }
 
 Result<TensorTypes> kept_types(const std::filesystem::path& folder) {

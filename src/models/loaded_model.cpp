@@ -61,22 +61,21 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::pa
 
 Status LoadedModel::load_folder(const std::filesystem::path& from, comm::Communicator& world,
                                 const LoadOptions& options) {
-  auto opened = HuggingFaceFolder::open(from, options.accepted);
-  LANCET_TRY(comm::agree(world, opened.ok() ? Status() : Status(opened.error())));
-  config_ = opened->config();
+  LANCET_ASSIGN(HuggingFaceFolder opened, HuggingFaceFolder::open_on_all(from, world, options.accepted));
+  config_ = opened.config();
   name_ = from.string();
-  if (const auto tokenizer = opened->tokenizer()) {
+  if (const auto tokenizer = opened.tokenizer()) {
     tokenizer_ = tokenizer->folder;
     tokenizer_hash_ = tokenizer->tokenizer.hash();
   }
-  auto bounds = opened->bounds(tokenizer_.has_value());
+  auto bounds = opened.bounds(tokenizer_.has_value());
   LANCET_TRY(comm::agree(world, bounds.ok() ? Status() : Status(bounds.error())));
   bounds_ = *std::move(bounds);
   LANCET_TRY(comm::agree(world, adapt(world, options)));
   LANCET_TRY(take_device(world, options));
   Status loaded = make_store(world, options.local_ranks);
-  if (loaded.ok() && world.rank() == 0) loaded = opened->check_head();
-  if (loaded.ok()) loaded = load_parameters(*opened, store_);
+  if (loaded.ok() && world.rank() == 0) loaded = opened.check_head();
+  if (loaded.ok()) loaded = load_parameters(opened, store_);
   return comm::agree(world, loaded);
 }
 

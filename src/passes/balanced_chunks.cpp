@@ -195,9 +195,9 @@ Result<std::vector<int>> balanced_chunks(const ir::Program& step, Chunks chunks)
   const std::vector<int> blocks = blocks_of(step);
   const int count = block_count(step);
   if (count < chunks.stages * chunks.laps)
-    return config_error(fmt::format(
-        "config: mesh.stage: expected at most {}, the number of blocks of the model (model.n_layer), found {}", count,
-        chunks.stages * chunks.laps));
+    return config_error(
+        fmt::format("config: mesh.stage: expected at most {}, the number of blocks of the model, found {}", count,
+                    chunks.stages * chunks.laps));
   std::vector<double> work(std::size_t(count) + 1);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const ops::Work of = ops::work(step, step.instructions[i]);

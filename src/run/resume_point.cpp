@@ -69,10 +69,7 @@ Result<std::vector<fs::path>> weights_in(const std::string& name) {
   if (config::is_hugging_face(name)) return std::vector<fs::path>{name};
   LANCET_ASSIGN(std::vector<fs::path> folders, all_in(checkpoints_in(name)));
   if (!folders.empty()) return folders;
-  return data_error(
-      fmt::format("{}: expected the folder of a checkpoint, of a run with checkpoints, or of a model in Hugging Face's "
-                  "format, found {}",
-                  name, fs::exists(name, error) ? "none of them" : "no such folder"));
+  return no_model_in(name);
 }
 
 Result<ResumePoint> look(const config::Config& config, const ResumeRequest& request) {
@@ -272,6 +269,19 @@ Status check_shapes(const config::Model& model, const Manifest& manifest, const 
 
 }  // namespace
 
+Error no_model_in(const fs::path& folder) {
+  std::error_code ignored;
+  const auto has = [&](std::string_view name) { return fs::exists(folder / name, ignored); };
+  return data_error(
+      fmt::format("{}: expected checkpoints/ (a run), manifest.json (a checkpoint), or config.json with {} or {} "
+                  "(Hugging Face's format), found {}",
+                  folder.string(), config::weights_file, config::index_file,
+                  !fs::is_directory(folder, ignored)                     ? "no folder"
+                  : has("config.json")                                   ? "config.json alone"
+                  : has(config::weights_file) || has(config::index_file) ? "no config.json"
+                                                                         : "none of them"));
+}
+
 Result<ResumePoint> find_resume_point(const config::Config& config, const ResumeRequest& request,
                                       comm::Communicator& world) {
   Result<ResumePoint> mine = world.rank() == 0 ? look(config, request) : ResumePoint{};
@@ -305,8 +315,11 @@ Position position_of(const Manifest& manifest, const config::Config& config, int
           manifest.device_bytes};
 }
 
-Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind,
-                             int ranks, std::vector<std::string>& notes) {
+namespace {
+
+// adapt(), with errors in GPT-2's names of fields.
+Result<config::Config> adapted(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind,
+                               int ranks, std::vector<std::string>& notes) {
   const Manifest& manifest = from.manifest();
   const std::string where = from.path().string();
   LANCET_TRY(take_experts(config, manifest, ranks, where, notes));
@@ -325,6 +338,16 @@ Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint
   LANCET_TRY(check_shapes(config.model, manifest, where));
   LANCET_TRY(compare(config, manifest, kind, ranks, where, notes));
   return config;
+}
+
+}  // namespace
+
+Result<config::Config> adapt(config::Config config, const checkpoint::Checkpoint& from, ResumePoint::Kind kind,
+                             int ranks, std::vector<std::string>& notes) {
+  const config::Family& family = config.model.family();
+  auto result = adapted(std::move(config), from, kind, ranks, notes);
+  if (!result.ok()) return config::in_names_of(family, std::move(result).error());
+  return result;
 }
 
 Manifest manifest_of(const config::Config& config, const config::Config& asked, const Position& position, int ranks,

@@ -154,16 +154,10 @@ constexpr std::string_view own_tokenizer = "tokenizer";  // in a run folder
 
 Result<std::vector<fs::path>> checkpoints_of(const fs::path& from) {
   std::error_code ignored;
-  if (!fs::is_directory(from, ignored))
-    return data_error(fmt::format("{}: expected the folder of a run or a checkpoint, found no folder", from.string()));
   if (fs::exists(from / "manifest.json", ignored)) return std::vector<fs::path>{from};
   const fs::path checkpoints = from / "checkpoints";
   LANCET_ASSIGN(const auto steps, checkpoint::list_steps(checkpoints));
-  if (!fs::is_directory(checkpoints, ignored))
-    return data_error(fmt::format(
-        "{}: expected checkpoints/ (a run) or manifest.json (a checkpoint), found neither{}", from.string(),
-        fs::exists(from / "model.safetensors", ignored) ? "; a folder of Hugging Face's format has config.json, too"
-                                                        : ""));
+  if (!fs::is_directory(checkpoints, ignored)) return no_model_in(from);
   std::vector<fs::path> folders;
   for (const std::int64_t step : steps) folders.push_back(checkpoints / checkpoint::folder_name(step));
   if (folders.empty())

@@ -33,8 +33,11 @@ Status RunStart::begin(const run::ResumePoint& start) {
   LANCET_TRY(comm::agree(state_.world, tokenizer.ok() ? Status() : Status(tokenizer.error())));
   state_.tokenizer = *std::move(tokenizer);
   if (start.kind == run::ResumePoint::Kind::from_scratch) return make_trainer();
-  if (start.kind == run::ResumePoint::Kind::weights && config::is_hugging_face(start.folders.front()))
-    return begin_from(start.folders.front());
+  if (start.kind == run::ResumePoint::Kind::weights) {
+    const bool mine = config::is_hugging_face(start.folders.front());  // other hosts may have another folder there
+    LANCET_ASSIGN(const bool is_folder, comm::any(state_.world, mine));
+    if (is_folder) return begin_from(start.folders.front());
+  }
   Error damage;
   for (const std::filesystem::path& folder : start.folders) {
     LANCET_ASSIGN(const bool begun, begin_at(folder, start.kind, damage));
@@ -57,22 +60,22 @@ Status RunStart::begin(const run::ResumePoint& start) {
 // Each rank reads what it holds; rank 0 keeps the folder's small files, so that the run needs it no more.
 Status RunStart::begin_from(const std::filesystem::path& folder) {
   comm::Communicator& world = state_.world;
-  auto opened = models::HuggingFaceFolder::open(folder, state_.options.accepted);
-  LANCET_TRY(comm::agree(world, opened.ok() ? Status() : Status(opened.error())));
+  LANCET_ASSIGN(models::HuggingFaceFolder opened,
+                models::HuggingFaceFolder::open_on_all(folder, world, state_.options.accepted));
   LANCET_TRY(comm::agree(world, config::check(state_.asked, world.size())));
   const config::Model asked = state_.asked.model.on(config::mesh_of(state_.asked, world.size()));
-  LANCET_TRY(comm::agree(world, config::check_same_model(asked, opened->config().model, folder.string())));
-  const auto tokenizer = opened->tokenizer();
+  LANCET_TRY(comm::agree(world, config::check_same_model(asked, opened.config().model, folder.string())));
+  const auto tokenizer = opened.tokenizer();
   const data::TokenizerId saved{tokenizer ? tokenizer->tokenizer.hash() : 0, folder.string()};
   LANCET_TRY(comm::agree(world, data::check_same(saved, state_.tokenizer)));
   LANCET_TRY(make_trainer());
-  Status loaded = models::load_parameters(*opened, state_.trainer->store());
-  if (loaded.ok() && state_.is_rank0()) loaded = opened->check_head();
+  Status loaded = models::load_parameters(opened, state_.trainer->store());
+  if (loaded.ok() && state_.is_rank0()) loaded = opened.check_head();
   LANCET_TRY(comm::agree(world, loaded));
   const auto keep = [&]() -> Status {
     const std::filesystem::path run = state_.config.log.run_dir;
-    LANCET_TRY(opened->keep_files(run / config::source_folder));
-    LANCET_ASSIGN(const data::TextBounds bounds, opened->bounds(tokenizer.has_value()));
+    LANCET_TRY(opened.keep_files(run / config::source_folder));
+    LANCET_ASSIGN(const data::TextBounds bounds, opened.bounds(tokenizer.has_value()));
     return run::write_bounds(run, bounds);
   };
   LANCET_TRY(comm::broadcast_status(world, state_.is_rank0() ? keep() : Status(), 0));

@@ -6,6 +6,7 @@
 
 #include "cli/support.h"
 #include "good.h"
+#include "lancet/base/files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/utf8.h"
 #include "lancet/checkpoint/checkpoint.h"
@@ -139,6 +140,26 @@ TEST_CASE("ranks that have other files at the same paths end with one line") {
   check_said(ranks(train + "--set data.train=other.bin"), 3, {"expected the same data.train and data.eval" + found});
   check_said(ranks(train + "--set data.train=same.bin --set data.eval=other.bin"), 3,
              {"expected the same data.train and data.eval" + found});
+  for (const int rank : {0, 1}) {
+    fs::copy(fixture("qwen3_moe"), of_rank(rank, "/hf"));
+    fs::copy(fixture(rank == 0 ? "llama" : "mixtral"), of_rank(rank, "/families"));
+  }
+  fs::copy(fixture("llama"), of_rank(0, "/absent"));
+  std::string other = read_file(of_rank(1, "/hf/config.json"), "a config").value();
+  other.replace(other.find("\"rms_norm_eps\": 1e-06"), 21, "\"rms_norm_eps\": 1e-05");
+  std::ofstream(of_rank(1, "/hf/config.json")) << other;
+  const std::string start = "train " + folder.write("from.json", R"({"train": {"steps": 1, "micro_batch_size": 2}})") +
+                            " --set data.synthetic=true --run-dir " + (folder / "out") + " --set model.from=";
+  for (const std::string name : {"hf", "families"})
+    for (const std::string& command :
+         {std::string("eval --data same.bin --from "), std::string("generate --ids --prompt 1 --from "), start})
+      check_said(ranks(command + name), 3, {"error: expected the same config.json and tensors in " + name + found});
+  check_said(ranks("eval --data same.bin --from absent"), 3,
+             {"error: rank 1: absent: expected a folder with config.json and model.safetensors, found no folder"});
+  check_said(ranks(train + "--set data.synthetic=true --init-from absent"), 3,
+             {"error: rank 1: absent: expected a folder with config.json and model.safetensors, found no folder"});
+  check_said(ranks(start + "absent"), 3,
+             {"error: rank 1: absent/config.json: expected a Hugging Face model's config.json, found no such file"});
 }
 
 TEST_CASE("import, generate, export and import again") {
@@ -220,6 +241,22 @@ TEST_CASE("missing models and wrong options") {
   const std::string run = imported(folder, "gpt2");
   const std::string generate = "generate --ids --from " + run + " --prompt '1 2' ";
   check_said(lancet("generate --ids --prompt 1 --from " + (folder / "none")), 3, {"found no folder"});
+  fs::create_directories(folder / "half");
+  const std::string expected = (folder / "half") +
+                               ": expected checkpoints/ (a run), manifest.json (a checkpoint), or config.json with "
+                               "model.safetensors or model.safetensors.index.json (Hugging Face's format), found ";
+  const auto half = [&](const std::string& found) {
+    for (const std::string command : {"generate --ids --prompt 1", "eval --data x", "export --to hf --out x"})
+      check_said(lancet(command + " --from " + (folder / "half")), 3, {"error: " + expected + found});
+  };
+  half("none of them");
+  fs::copy_file(fixture("qwen3_moe") + "/config.json", folder / "half/config.json");
+  half("config.json alone");
+  check_said(lancet("train " + folder.write("from.json", "{}") + " --set data.synthetic=true --set model.from=" +
+                    (folder / "half") + " --run-dir " + (folder / "x")),
+             3, {"error: " + expected + "config.json alone"});
+  fs::rename(folder / "half/config.json", folder / "half/model.safetensors");
+  half("no config.json");
   fs::create_directories(folder / "empty/checkpoints");
   check_said(lancet("generate --ids --prompt 1 --from " + (folder / "empty")), 3,
              {"expected a whole checkpoint, found none"});
@@ -257,7 +294,10 @@ TEST_CASE("missing models and wrong options") {
   check_said(lancet("import --from " + fixture("gpt2") + " --out " + run), 2, {"files in it"});
   check_said(lancet("import --from " + (folder / "none") + " --out " + (folder / "x")), 3, {"found no folder"});
   check_said(lancet("import --upcycle 2 --from " + fixture("gpt2_moe") + " --out " + (folder / "x")), 2, {"dense"});
-  check_said(lancet("import --upcycle 0 --from " + fixture("gpt2") + " --out " + (folder / "x")), 2, {"upcycle"});
+  for (const char* experts : {"0", "1", "-2"})
+    check_said(
+        lancet("import --upcycle " + std::string(experts) + " --from " + fixture("gpt2") + " --out " + (folder / "x")),
+        2, {"--upcycle: expected a whole number from 2 to 65536, found '" + std::string(experts) + "'"});
   check_said(lancet("export --to onnx --from " + run + " --out " + (folder / "x")), 2, {"onnx"});
   check_said(lancet("export --to hf --from " + run + " --out " + run), 2, {"files in it"});
   for (const char* size : {"-1", "nan", "1e7", "x"})

@@ -78,6 +78,27 @@ TEST_CASE("a mesh that does not fit is refused in one line") {
         "config: mesh.stage: expected at most 2, the number of blocks of the model (model.n_layer), found 3");
 }
 
+TEST_CASE("errors of the mesh have the names that the family has for its fields") {
+  const auto error = [](std::vector<std::string> overrides, int ranks) {
+    for (const char* of_family :
+         {"model.model_type=qwen3_moe", "model.num_hidden_layers=2", "model.num_attention_heads=6",
+          "model.num_key_value_heads=3", "model.head_dim=8", "model.hidden_size=24", "model.num_experts=4"})
+      overrides.insert(overrides.begin(), of_family);
+    return test::refused(make_mesh(good("{}", overrides), ranks)).message;
+  };
+  CHECK(error({"mesh.stage=3"}, 3) ==
+        "config: mesh.stage: expected at most 2, the number of blocks of the model (model.num_hidden_layers), found 3");
+  CHECK(error({"mesh.stage=2", "mesh.stage_blocks=[1,2]"}, 2) ==
+        "config: mesh.stage_blocks: expected 2 numbers for mesh.stage = 2, whose sum is model.num_hidden_layers = 2, "
+        "none of them 0 but the last, found [1, 2]");
+  CHECK(error({"mesh.stage=2", "train.pipeline_schedule=interleaved"}, 2) ==
+        "config: train.pipeline_schedule: expected at least 4 blocks of the model (model.num_hidden_layers) for "
+        "\"interleaved\" on 2 stages, found 2");
+  CHECK(error({"mesh.expert=3"}, 3) ==
+        "config: mesh.expert: expected a divisor of the 4 experts (model.num_experts) of the tensors h.*.moe.experts, "
+        "found 3");
+}
+
 TEST_CASE("a router takes the experts per token and the fields that it has a use for") {
   const auto error = [](const std::vector<std::string>& overrides) { return fault(check(good("{}", overrides), 4)); };
   CHECK(error({"model.router=gshard"}) ==

@@ -1,4 +1,5 @@
 // Wrong folders in Hugging Face's format, and their error messages.
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
@@ -122,6 +123,81 @@ TEST_CASE("wrong configs are refused, however large a model they request") {
                   "gpt2_moe", [](File&) {}, [](nlohmann::json& config) { config["moe_layer_freq"] = 0; })
                   .error(),
               ExitCode::data, {"moe_layer_freq: expected 1 or more in a gpt2_moe, found 0"});
+}
+
+TEST_CASE("a field that config.json has twice, under its older and its newer name, says the same in both") {
+  const auto error_with = [](const std::string& name, const nlohmann::json& fields) {
+    const Changed changed(
+        name, [](File&) {}, [&](nlohmann::json& config) { config.update(fields); });
+    const auto model = import_hugging_face(changed.folder / "");
+    const std::string at = (changed.folder / "config.json") + ": ";
+    if (model.ok()) return std::string();
+    CHECK(model.error().code == ExitCode::data);
+    CHECK(model.error().message.starts_with(at));
+    return model.error().message.substr(std::min(at.size(), model.error().message.size()));
+  };
+  const nlohmann::json linear{{"rope_type", "linear"}, {"factor", 4}}, older{{"type", "linear"}, {"factor", 4.0}};
+  auto newer = linear;
+  newer["rope_theta"] = 10000;
+  for (const auto& [scaling, parameters] : std::vector<std::pair<nlohmann::json, nlohmann::json>>{
+           {linear, newer},
+           {older, newer},
+           {nullptr, newer},
+           {older, nullptr},
+           {nullptr, {{"rope_type", "default"}}},
+           {{{"type", "default"}}, {{"rope_theta", 10000.0}, {"rope_type", "default"}}}})
+    CHECK(error_with("llama", {{"rope_scaling", scaling}, {"rope_parameters", parameters}}) == "");
+  CHECK(error_with("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}, {"rope_parameters", newer}}) ==
+        R"(rope_scaling and rope_parameters: expected the same in both, found {"factor":2,"type":"linear"} and )"
+        R"({"factor":4,"rope_type":"linear"})");
+  CHECK(error_with("llama", {{"rope_scaling", linear}, {"rope_parameters", {{"rope_type", "default"}}}}) ==
+        R"(rope_scaling and rope_parameters: expected the same in both, found {"factor":4,"rope_type":"linear"} and )"
+        "null");
+  CHECK(error_with("llama", {{"rope_parameters", {{"rope_theta", 500000}}}}) ==
+        "rope_theta and rope_parameters: expected the same in both, found 10000.0 and 500000");
+  CHECK(error_with("llama", {{"rope_parameters", {{"rope_type", 3}}}}).starts_with("model.rope_scaling.rope_type: expected one of"));
+  CHECK(error_with("llama", {{"rope_parameters", 3}}) == "rope_parameters: expected an object, found 3");
+  const nlohmann::json experts = test::json_in(text(fixture("qwen3_moe") / "config.json"))["num_experts"];
+  CHECK(error_with("qwen3_moe", {{"num_local_experts", experts}}) == "");
+  CHECK(error_with("qwen3_moe", {{"num_local_experts", 2}}) ==
+        fmt::format("num_experts and num_local_experts: expected the same in both, found {} and 2", experts.dump()));
+}
+
+TEST_CASE("null in place of a field that the family needs is no value") {
+  const auto [name, field] = GENERATE(table<std::string, std::string>({
+      {"qwen2_moe", "shared_expert_intermediate_size"},
+      {"qwen2_moe", "moe_intermediate_size"},
+      {"olmoe", "intermediate_size"},
+      {"gpt2", "n_layer"},
+  }));
+  const Changed changed(
+      name, [](File&) {}, [f = field](nlohmann::json& config) { config[f] = nullptr; });
+  const Error error = changed.error();
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message == (changed.folder / "config.json") + ": " + field + ": expected a value, found null");
+}
+
+TEST_CASE("a small file that cannot be copied is named, and no folder is left") {
+  const Changed changed("llama", [](File&) {});
+  const std::string bad = GENERATE("chat_template.jinja", "special_tokens_map.json");
+  const std::string file = changed.folder / bad;
+  std::string found = "no regular file";
+  SECTION("a folder") { fs::create_directory(file); }
+  SECTION("a link to nothing") {
+    fs::create_symlink("../blobs/0", file);
+    found = "no such file";
+  }
+  const std::string said = file + ": expected a model's file, found " + found;
+  HuggingFaceModel model = import_ok(changed.folder / "");
+  const test::TemporaryFolder out;
+  const Error exported =
+      test::refused(export_hugging_face(model.config.model, model.store, out / "out", {.source = changed.folder / ""}));
+  CHECK(exported.code == ExitCode::data);
+  CHECK(exported.message == said);
+  const Error kept = test::refused(model.folder.keep_files(out / "kept"));
+  CHECK(kept.code == ExitCode::data);
+  CHECK(kept.message == said);
+  CHECK(out.names().empty());
 }
 
 TEST_CASE("wrong folders and indices") {

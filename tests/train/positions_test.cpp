@@ -60,7 +60,7 @@ TEST_CASE("parts of the positions train like the whole sequence") {
 TEST_CASE("within a memory limit, parts of the positions are recomputed in parts") {
   config::Config config = one_sequence("qwen3_moe", false);
   config.model.n_layer = 3;
-  config.model.n_positions = config.train.seq_len = 2048;
+  config.model.n_positions = config.train.seq_len = 1024;
   const test::DeclaredCosts costs;
   const Ran whole = test::run_of(config, 2, 2, {.costs = &costs});
   config.train.memory_limit_mb = (schedule::plan_bytes(whole.plan) - whole.plan.arena_bytes / 10) / 1'000'000;

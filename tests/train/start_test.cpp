@@ -14,6 +14,7 @@
 #include "log_capture.h"
 #include "temporary_folder.h"
 #include "text.h"
+#include "train/meshes.h"
 #include "train/runs.h"
 #include "train/support.h"
 
@@ -73,7 +74,10 @@ TEST_CASE("a checkpoint requested by name is loaded or refused, never replaced")
   // A checkpoint named by its folder, for another run.
   config.log.run_dir = folder / "other";
   refused({.init_from = folder / "none"},
-          folder / "none" + ": expected the folder of a checkpoint, of a run with checkpoints, or of a model in");
+          folder / "none" +
+              ": expected checkpoints/ (a run), manifest.json (a checkpoint), or config.json with "
+              "model.safetensors or model.safetensors.index.json (Hugging Face's format), found no "
+              "folder");
   refused({.resume = "step-000002"}, "found none");
   REQUIRE(train_run(config, 1, {.resume = in_checkpoints(folder / "run", "step-000004")}).code == ExitCode::done);
   CHECK(manifest_in(folder / "other", 6).files == manifest_in(folder / "run", 6).files);
@@ -109,6 +113,25 @@ TEST_CASE("a config that does not fit the checkpoint is refused with the differe
   refused([](auto& c) { c.model.n_head = 4; }, "model.n_head: expected 2, as in ");
   refused([](auto& c) { c.model.num_local_experts = 8; }, "model.num_local_experts: expected 4, as in ");
   refused([](auto& c) { c.train.optimizer = config::Optimizer::sgd; }, "train.optimizer: expected adamw, as in ");
+}
+
+TEST_CASE("the difference from a checkpoint is told in the names that the family has for its fields") {
+  const TemporaryFolder folder;
+  auto config = config_in(folder / "run");
+  set_family(config.model, "qwen3_moe");
+  config.model.num_local_experts = 4;
+  config.model.experts_per_rank.reset();
+  stop_after(config, 1, 1);
+  const std::string at = in_checkpoints(folder / "run", "step-000001");
+  auto refused = [&](const std::function<void(config::Config&)>& change) {
+    auto changed = config;
+    change(changed);
+    return train_run(changed, 1).message;
+  };
+  CHECK(refused([](auto& c) { c.model.n_layer = 3; }) ==
+        at + ": expected the model that is saved there: model.num_hidden_layers: expected 4, found 3");
+  CHECK(refused([](auto& c) { c.model.num_local_experts = 8; }) ==
+        "model.num_experts: expected 4, as in " + at + ", found 8");
 }
 
 TEST_CASE("a mixture of experts cannot start from a dense model, and the error says how to make one of it") {

@@ -200,6 +200,8 @@ inline int batch_ranks(const Config& config, int ranks) { return mesh_of(config,
 // Checks fields against each other and against the number of ranks, and that no tensor has more than 2^40 elements, so
 // that sizes and offsets cannot overflow. The trainer checks whether they fit the machine.
 Status check(const Config& config, int ranks);
+// The error of a config, with the names that this family has for its fields in place of those of others.
+Error in_names_of(const Family& family, Error error);
 // Checks that training has token files (or data.synthetic), and a tokenizer if it generates text. Opens no file.
 Status check_data(const Config& config);
 

@@ -15,6 +15,7 @@
 #include "lancet/base/dtype.h"
 #include "lancet/base/flat_shard.h"
 #include "lancet/base/result.h"
+#include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
 #include "lancet/run/run_folder.h"
@@ -35,6 +36,9 @@ class HuggingFaceFolder {
   // that names files outside the folder. accepted: fields of config.json that are passed over.
   static Result<HuggingFaceFolder> open(const std::filesystem::path& folder,
                                         std::span<const std::string> accepted = {});
+  // Collective. Data error besides: the ranks' folders differ in config.json or in the tensors' headers.
+  static Result<HuggingFaceFolder> open_on_all(const std::filesystem::path& folder, comm::Communicator& world,
+                                               std::span<const std::string> accepted = {});
   ~HuggingFaceFolder();
   HuggingFaceFolder(HuggingFaceFolder&&) noexcept;
   HuggingFaceFolder& operator=(HuggingFaceFolder&&) noexcept;

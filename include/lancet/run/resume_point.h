@@ -32,6 +32,9 @@ struct ResumePoint {
 Result<ResumePoint> find_resume_point(const config::Config& config, const ResumeRequest& request,
                                       comm::Communicator& world);
 
+// The data error of a folder that is neither a run's with checkpoints nor a checkpoint nor of Hugging Face's format.
+Error no_model_in(const std::filesystem::path& folder);
+
 // The progress of a run.
 struct Position {
   std::int64_t step = 0;    // steps taken
