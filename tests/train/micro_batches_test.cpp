@@ -165,6 +165,7 @@ TEST_CASE("micro batches: under every policy a plan of several makes the bits of
 TEST_CASE("micro batches: memory does not grow with their number") {
   config::Config config = micro_config();
   config.train.micro_batch_size = 8;
+  config.overlap.max_parts = 4;
   config.overlap.memory_factor = 1.05;
   const test::DeclaredCosts costs;
   const ir::Plan sequential = micro_plan(config, 1, &costs);

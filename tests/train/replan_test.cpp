@@ -24,6 +24,7 @@ config::Config uneven_config(const std::string& run, std::int64_t replan) {
   config.model.router_aux_loss_coef = 0;
   config.model.capacity_factor = 4;
   config.overlap.policy = "lancet";
+  config.overlap.max_parts = 2;
   config.overlap.replan = replan;
   return config;
 }
