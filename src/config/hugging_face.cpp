@@ -55,7 +55,7 @@ Status split_rope(ordered_json& text, const std::filesystem::path& file) {
   if (!rest.is_object()) return wrong(file, "rope_parameters", "an object", shown(json(rest)));
   if (rest.contains("rope_theta")) text["rope_theta"] = rest["rope_theta"];
   rest.erase("rope_theta");
-  if (rest.value("rope_type", "default") == "default") rest.erase("rope_type");
+  if (rest.value("rope_type", ordered_json()) == "default") rest.erase("rope_type");
   text["rope_scaling"] = rest.empty() ? ordered_json() : rest;
   text.erase("rope_parameters");
   return {};
