@@ -37,6 +37,14 @@ Status export_folder(const ExportArguments& arguments) {
   return models::export_hugging_face(model.config.model, model.store, arguments.out, options);
 }
 
+// Whether the folder that a model is from, whose small files its export has anyway, has this tokenizer.
+bool has_tokenizer(const std::optional<std::filesystem::path>& source, const data::Tokenizer& tokenizer) {
+  if (!source) return false;
+  const auto own = data::Tokenizer::load(*source);
+  return own.ok() && own->hash() == tokenizer.hash() && own->bos() == tokenizer.bos() &&
+         std::ranges::is_permutation(own->ends(), tokenizer.ends());
+}
+
 Status export_model(const ExportArguments& arguments) {
   LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
   if (config::is_hugging_face(arguments.from)) return export_folder(arguments);
@@ -60,7 +68,7 @@ Status export_model(const ExportArguments& arguments) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
     LANCET_TRY(data::check_same({folder.checkpoint.manifest().tokenizer_hash, folder.name()},
                                 {tokenizer.hash(), folder.tokenizer->string()}));
-    options.tokenizer = {*folder.tokenizer, tokenizer};
+    if (!has_tokenizer(folder.source, tokenizer)) options.tokenizer = {*folder.tokenizer, tokenizer};
     options.bounds.add(tokenizer.bos(), tokenizer.ends());
   }
   LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config), store, arguments.out, options));

@@ -84,8 +84,9 @@ class Generation {
   Status operator()() {
     const Status sound = check(arguments_.sampling);
     if (!sound.ok()) return agreed(sound.error());
-    LANCET_ASSIGN(model_,
-                  models::LoadedModel::load(arguments_.model->from, world_, arguments_.model->options(local_ranks_)));
+    models::LoadOptions load = arguments_.model->options(local_ranks_);
+    load.generates = true;
+    LANCET_ASSIGN(model_, models::LoadedModel::load(arguments_.model->from, world_, load));
     LANCET_TRY(comm::agree(world_, models::check_generates(model_->config().model)));
     LANCET_TRY(comm::agree(world_, open_tokenizer()));
     LANCET_TRY(comm::agree_on(world_, "the same tokenizer and ids that end texts",

@@ -169,8 +169,9 @@ struct Reader {
       LANCET_TRY(std::visit(Reader{inner, key.range, *found}, key.slot(**x)));
     }
     for (const auto& [name, ignored] : value.items())
-      if (std::ranges::none_of(rope_keys(),
-                               [&](const RopeKey& key) { return key.name == name && key.of((*x)->rope_type); }))
+      if (std::ranges::none_of(rope_keys(), [&, &name = name](const RopeKey& key) {
+            return key.name == name && key.of((*x)->rope_type);
+          }))
         return config_error(fmt::format("{}: unknown key '{}' of rope_type {}", where, cut(name, most_shown),
                                         config::name((*x)->rope_type)));
     return {};

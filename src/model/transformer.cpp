@@ -95,7 +95,8 @@ class Transformer : private Builder {
     if (family().positions == config::Positions::rotary) qkv = rotated(name, qkv, attributes);
     if (!options().deterministic) attributes.set("deterministic", std::int64_t(0));
     if (!decodes()) return emit("attention", {qkv}, attributes, name)[0];
-    const ir::TensorType cache{options().dtype, {options().batch, key_heads, model().n_positions, size}};
+    const std::int64_t positions = options().cache > 0 ? options().cache : model().n_positions;
+    const ir::TensorType cache{options().dtype, {options().batch, key_heads, positions, size}};
     const TensorId keys = program.add_state(ir::StateKind::keys, name, cache);
     const TensorId values = program.add_state(ir::StateKind::values, name, cache);
     for (const TensorId id : {keys, values}) annotate(id, {whole, over_tensor, whole, whole});

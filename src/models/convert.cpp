@@ -12,6 +12,7 @@
 #include "files.h"
 #include "lancet/base/json.h"
 #include "lancet/base/random.h"
+#include "lancet/base/shown.h"
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/config/hugging_face.h"
 #include "lancet/model/transformer.h"
@@ -62,9 +63,26 @@ Result<runtime::TensorStore> make_store(const ir::Program& program) {
   }
 }
 
-// Dense families whose mixtures are another family. A token takes two experts whose weights sum to 1, so that copies
-// without noise compute what the FFN did.
-constexpr std::pair<std::string_view, std::string_view> mixtures[] = {{"llama", "mixtral"}, {"qwen3", "qwen3_moe"}};
+// A model of another family with the fields that both families have, and defaults for the others.
+Result<config::Model> in_family(const config::Model& model, const config::Family& family, const std::string& where) {
+  const auto fields_of = [](const config::Model& of) {
+    config::Config config;
+    config.model = of;
+    return json_of(config::to_json(config))["model"];
+  };
+  config::Model usual{.model_type = model.model_type};
+  model.family().set_defaults(usual);
+  const nlohmann::json ours = fields_of(model), defaults = fields_of(usual);
+  nlohmann::json made{{"model_type", family.name}};
+  for (const auto& [name, value] : ours.items())
+    if (family.has(name))
+      made[name] = value;
+    else if (name != "model_type" && value != defaults[name])
+      return data_error(fmt::format("{}: {}: expected {}, since {} has no such field, found {}", where, name,
+                                    shown(defaults[name]), family.name, shown(value)));
+  LANCET_ASSIGN(const config::Config config, config::parse(json_text(nlohmann::json{{"model", made}}), where));
+  return config.model;
+}
 
 class Import {
  public:
@@ -96,17 +114,20 @@ class Import {
       return config_error(fmt::format("upcycle: expected a dense model in {}, found a mixture of {} experts",
                                       model.folder.path().string(), config.model.num_local_experts.value()));
     config::Model& made = config.model;
+    const config::Family& family = *config::find_family(made.family().mixture);
+    const bool is_other = &family != &made.family();
+    if (is_other) {
+      LANCET_ASSIGN(made, in_family(made, family, (model.folder.path() / "config.json").string()));
+    }
     made.num_local_experts = upcycle_->experts;
     made.num_experts_per_tok = 1;
     made.moe_layer_freq = upcycle_->layer_freq.value_or(2);
-    const auto family =
-        std::ranges::find(mixtures, made.family().name, &std::pair<std::string_view, std::string_view>::first);
-    if (family == std::end(mixtures)) return config::check(config, 1);
-    made.model_type = config::find_family(family->second);
+    if (!is_other) return config::check(config, 1);
     made.moe_layer_freq = upcycle_->layer_freq.value_or(1);
-    if (made.moe_layer_freq != 1 && !made.family().has("decoder_sparse_step"))
+    if (made.moe_layer_freq != 1 && !family.has("decoder_sparse_step"))
       return config_error(fmt::format("--moe-layer-freq: expected 1, since all blocks of {} have experts, found {}",
-                                      family->second, made.moe_layer_freq));
+                                      family.name, made.moe_layer_freq));
+    // Two whose weights sum to 1, so that copies without noise compute what the FFN did.
     made.num_experts_per_tok = std::min<std::int64_t>(2, upcycle_->experts);
     made.norm_topk_prob = true;
     return config::check(config, 1);

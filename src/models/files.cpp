@@ -100,7 +100,13 @@ Status copy_small_files(const std::filesystem::path& from, const std::filesystem
   for (const auto& entry : std::filesystem::directory_iterator(from, error)) {
     const std::string name = entry.path().filename().string(), end = entry.path().extension().string();
     const bool small = end == ".json" || end == ".txt" || end == ".jinja" || end == ".model";
-    if (!small || name == index_file || except.contains(name)) continue;
+    std::error_code ignored;
+    if (name == "additional_chat_templates" && entry.is_directory(ignored)) {
+      LANCET_TRY(checkpoint::disk().make_folder(to / name));
+      LANCET_TRY(copy_small_files(entry.path(), to / name, {}));
+      continue;
+    }
+    if (!small || name.ends_with(".index.json") || except.contains(name)) continue;
     LANCET_ASSIGN(const std::string text, read_file(entry.path(), "a model's file"));
     LANCET_TRY(checkpoint::write_file(checkpoint::disk(), to / name, text));
   }

@@ -37,7 +37,8 @@ inline constexpr std::string_view head = "lm_head.weight";  // has no prefix
 
 inline constexpr std::string_view types_file = "tensors.json";  // of HuggingFaceFolder::keep_files()
 
-// Copies the texts and tokenizer's files of a folder as they are, but for these names and an index of shards.
+// Copies the texts and tokenizer's files of a folder and of its additional_chat_templates/ as they are, but for these
+// names and indices of shards.
 Status copy_small_files(const std::filesystem::path& from, const std::filesystem::path& to,
                         const std::set<std::string>& except);
 

@@ -23,15 +23,21 @@ namespace {
 // Tokens of a rank's batch: enough for fast products, and few enough that logits take about 200 MB.
 constexpr std::int64_t batch_tokens = 1024;
 
-Status check_weights_fit(const ir::Program& program, int local_ranks, runtime::Accelerator* accelerator) {
-  std::int64_t needed = 0;
-  for (const ir::Tensor& tensor : program.tensors)
+// Of the weights and, in decode mode, of the KV cache.
+Status check_fits(const ir::Program& program, int local_ranks, runtime::Accelerator* accelerator) {
+  std::int64_t needed = 0, cache = 0;
+  for (const ir::Tensor& tensor : program.tensors) {
     if (tensor.kind == ir::TensorKind::parameter) needed += ir::bytes(tensor.type);
-  if (!accelerator) return run::check_memory(needed, local_ranks, "the weights");
+    if (tensor.kind == ir::TensorKind::state) cache += ir::bytes(tensor.type);
+  }
+  needed += cache;
+  const std::string what =
+      cache ? fmt::format("the weights and {} MB of keys and values", cache / 1'000'000) : "the weights";
+  if (!accelerator) return run::check_memory(needed, local_ranks, what);
   const std::int64_t available = accelerator->device().free_bytes();
   if (needed <= available) return {};
-  return config_error(fmt::format("expected {} MB of free memory a rank on {} for the weights, found {} MB",
-                                  needed / 1'000'000, accelerator->device().name(), available / 1'000'000));
+  return config_error(fmt::format("expected {} MB of free memory a rank on {} for {}, found {} MB", needed / 1'000'000,
+                                  accelerator->device().name(), what, available / 1'000'000));
 }
 
 }  // namespace
@@ -46,7 +52,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::filesystem::pa
     model->describe(found);
     LANCET_TRY(comm::agree(world, model->adapt(world, options)));
     if (!model->accelerator_) LANCET_TRY(model->take_device(world, options));
-    LANCET_TRY(model->make_store(world, options.local_ranks));
+    LANCET_TRY(model->make_store(world, options));
     return run::load_parameters(found.checkpoint, model->store_);
   };
   LANCET_ASSIGN(const bool is_folder, comm::any(world, config::is_hugging_face(from)));
@@ -73,7 +79,7 @@ Status LoadedModel::load_folder(const std::filesystem::path& from, comm::Communi
   bounds_ = *std::move(bounds);
   LANCET_TRY(comm::agree(world, adapt(world, options)));
   LANCET_TRY(take_device(world, options));
-  Status loaded = make_store(world, options.local_ranks);
+  Status loaded = make_store(world, options);
   if (loaded.ok() && world.rank() == 0) loaded = opened.check_head();
   if (loaded.ok()) loaded = load_parameters(opened, store_);
   return comm::agree(world, loaded);
@@ -108,9 +114,10 @@ Status LoadedModel::take_device(comm::Communicator& world, const LoadOptions& op
   return {};
 }
 
-Status LoadedModel::make_store(comm::Communicator& world, int local_ranks) {
-  LANCET_ASSIGN(const ir::Program program, planner::rank_forward(config_, model::Mode::generate, world.size()));
-  LANCET_TRY(check_weights_fit(program, local_ranks, accelerator_));
+Status LoadedModel::make_store(comm::Communicator& world, const LoadOptions& options) {
+  const model::Mode mode = options.generates ? model::Mode::decode : model::Mode::generate;
+  LANCET_ASSIGN(const ir::Program program, planner::rank_forward(config_, mode, world.size()));
+  LANCET_TRY(check_fits(program, options.local_ranks, accelerator_));
   const ir::Mesh mesh = config::mesh_of(config_, world.size());
   store_ = {};
   store_.set_rank(mesh, world.rank());

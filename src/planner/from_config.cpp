@@ -20,6 +20,7 @@ model::BuildOptions build_options(const config::Config& config, model::Mode mode
   return {.mode = mode,
           .batch = generate ? 1 : shares * config.train.micro_batch_size,
           .sequence = config.train.seq_len,
+          .cache = std::min(config.model.n_positions, config.train.seq_len),
           .dtype = config.train.dtype,
           .groups = generate ? 1 : shares * config.train.micro_batch_size / config.group_sequences(),
           .loads = shares,

@@ -119,6 +119,9 @@ std::string family_folder(const test::TemporaryFolder& folder, const std::string
   folder.write(name + "/generation_config.json", R"({"eos_token_id": 2,  "temperature": 0.6})");
   folder.write(name + "/special_tokens_map.json", R"({"pad_token":   "<pad>"})");
   folder.write(name + "/chat_template.jinja", "{{ messages }}");
+  std::filesystem::create_directory(hf + "/additional_chat_templates");
+  folder.write(name + "/additional_chat_templates/tool_use.jinja", "{{ tools }}");
+  folder.write(name + "/pytorch_model.bin.index.json", R"({"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}})");
   return hf;
 }
 
@@ -140,8 +143,10 @@ void check_same_folder(const std::string& hf, const std::string& out, const std:
   const auto text = [](const std::string& path) { return read_file(path, "a file").value(); };
   CHECK(test::json_in(text(out + "/config.json")) ==
         test::json_in(text((config_of.empty() ? hf : config_of) + "/config.json")));
-  for (const char* file : {"/generation_config.json", "/special_tokens_map.json", "/chat_template.jinja"})
+  for (const char* file : {"/generation_config.json", "/special_tokens_map.json", "/chat_template.jinja",
+                           "/additional_chat_templates/tool_use.jinja"})
     CHECK(text(out + file) == text(hf + file));
+  CHECK_FALSE(std::filesystem::exists(out + "/pytorch_model.bin.index.json"));  // the files that it lists are left out
 }
 
 }  // namespace
@@ -342,6 +347,32 @@ TEST_CASE("an export and an import keep a model's tokenizer, and a replaced one 
   check_said(lancet("export --to hf --from " + run + " --out " + (folder / "x")), 3,
              {(folder / "own") + ": expected the tokenizer of " + run + "/checkpoints/step-000001" + difference});
   check_said(lancet("generate --prompt aa --from " + run), 3, {difference});
+}
+
+TEST_CASE("a run on the tokenizer of its model's folder is exported with the folder's files as they are") {
+  const TemporaryFolder folder;
+  make_tokens(folder, "own", "aa bb cc aa bb cc");
+  const std::string hf = folder / "hf", run = folder / "run";
+  const std::string set = " --set data.train=" + (folder / "own.bin") +
+                          " --set train.steps=1 --set train.save_interval=1 --set data.tokenizer=";
+  REQUIRE(lancet("train " + folder.write("small.json", test::small_config_text) +
+                 " --set data.synthetic=false --set model.vocab_size=260 --run-dir " + run + set + (folder / "own"))
+              .code == 0);
+  REQUIRE(lancet("export --to hf --from " + run + " --out " + hf).code == 0);
+  const std::string ends = R"({"eos_token_id": [65,  256], "bos_token_id": 256})";
+  folder.write("hf/generation_config.json", ends);
+  const std::string tuned = folder.write("tuned.json", R"({"model": {"from": ")" + hf + R"("}, "threads": 1})");
+  const auto train =
+      lancet("train " + tuned + " --set train.micro_batch_size=2 --run-dir " + (folder / "tuned") + set + hf);
+  INFO(train.output);
+  REQUIRE(train.code == 0);
+  REQUIRE(lancet("export --to hf --from " + (folder / "tuned") + " --out " + (folder / "out")).code == 0);
+  CHECK(*read_file(folder / "out/generation_config.json", "a copy") == ends);
+  // Another tokenizer's files come in their place.
+  folder.write("hf/generation_config.json", R"({"eos_token_id": [65, 66, 256]})");
+  REQUIRE(lancet("export --to hf --from " + (folder / "tuned") + " --out " + (folder / "more")).code == 0);
+  CHECK(test::json_in(*read_file(folder / "more/generation_config.json", "a copy"))["eos_token_id"] ==
+        test::json_in("[65, 66, 256]"));
 }
 
 }  // namespace lancet

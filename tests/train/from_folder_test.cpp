@@ -34,6 +34,18 @@ json config_from(const std::string& hf, const std::string& run) {
 
 config::Config parsed(const json& text) { return *test::good(config::parse(json_text(text), "c.json")); }
 
+// The run's first checkpoint has the folder's weights.
+void check_weights(const std::string& run, const std::string& hf) {
+  const HuggingFaceModel model = import_ok(hf);
+  auto saved = test::good(models::make_whole_store(model.config.model));
+  const auto opened = test::good(checkpoint::Checkpoint::open(run + "/checkpoints/step-000001"));
+  REQUIRE(run::load_parameters(*opened, *saved).ok());
+  for (const auto& [parameter, tensor] : model.store.all()) {
+    INFO(parameter);
+    CHECK(std::ranges::equal((*saved)[parameter].memory.span<const float>(), tensor.memory.span<const float>()));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a folder's model and defaults for training it on are those of a config with model.from") {
@@ -74,14 +86,7 @@ TEST_CASE("ranks of any mesh start with a folder's weights, and a run with check
   text["train"].update(test::json_in(training));
   CHECK(test::train_run(parsed(text), ranks).message.empty());
 
-  const HuggingFaceModel model = import_ok(hf);
-  auto saved = test::good(models::make_whole_store(model.config.model));
-  const auto opened = test::good(checkpoint::Checkpoint::open(run + "/checkpoints/step-000001"));
-  REQUIRE(run::load_parameters(*opened, *saved).ok());
-  for (const auto& [parameter, tensor] : model.store.all()) {
-    INFO(parameter);
-    CHECK(std::ranges::equal((*saved)[parameter].memory.span<const float>(), tensor.memory.span<const float>()));
-  }
+  check_weights(run, hf);
 
   fs::remove_all(hf);
   text["train"]["steps"] = 2;
@@ -108,12 +113,22 @@ TEST_CASE("a folder's rope_scaling is the run's, under either key of its type") 
     CHECK(scaling->rope_type == config::RopeType::linear);
     CHECK(scaling->factor == 4);
   }
+  const auto refuse = [&](const std::string& found) {
+    folder.write("model/config.json", json_text(text));
+    const Error error = test::refused(config::parse(json_text(json{{"model", {{"from", hf}}}}), "test"));
+    CHECK(error.code == ExitCode::data);
+    CHECK(error.message == hf +
+                               "/config.json: model.rope_scaling.rope_type: expected one of \"linear\", \"yarn\", "
+                               "\"llama3\", found " +
+                               found);
+  };
   text["rope_scaling"] = test::json_in(R"({"rope_type": "dynamic", "factor": 4})");
-  folder.write("model/config.json", json_text(text));
-  const auto refused = config::parse(json_text(json{{"model", {{"from", hf}}}}), "test");
-  REQUIRE(!refused.ok());
-  CHECK(refused.error().code == ExitCode::data);
-  CHECK(refused.error().message.find("rope_scaling.rope_type: expected") != std::string::npos);
+  refuse("\"dynamic\"");
+  text.erase("rope_scaling");
+  for (const char* type : {"null", "7", "[]"}) {  // of transformers 5's field
+    text["rope_parameters"] = {{"rope_theta", 10000}, {"rope_type", test::json_in(type)}, {"factor", 2}};
+    refuse(type);
+  }
 }
 
 TEST_CASE("the weights of a folder are taken by --init-from for a config of the same model alone") {
@@ -126,6 +141,7 @@ TEST_CASE("the weights of a folder are taken by --init-from for a config of the 
   CHECK(refused.message == "config: model.rope_theta: expected 10000, as in " + hf + ", found 500");
   config.model.rope_theta = 10000;
   CHECK(test::train_run(config, 2, {.init_from = hf}).message.empty());
+  check_weights(folder / "run", hf);
 }
 
 TEST_CASE("a run does not take its model's folder, and a mesh beside a folder is checked") {

@@ -143,6 +143,20 @@ TEST_CASE("single tokens, and a prompt in any pieces, give the logits of the who
   }
 }
 
+TEST_CASE("the cache holds the window, which may be shorter than the model's positions") {
+  config::Config config = test::small_config();
+  if (GENERATE(false, true)) test::set_family(config.model, "qwen3_moe");
+  config.model.n_positions = 4096;
+  config.train.seq_len = 24;
+  Loaded loaded(config);
+  const auto decoder = loaded.decoder();
+  CHECK(decoder->window() == 24);
+  const Shape cache{1, config.model.key_heads(), 24, config.model.head_size()};
+  for (const char* each : {"h.0.attn.keys", "h.1.attn.values"}) CHECK(loaded.store[each].type.shape == cache);
+  const auto tokens = some_tokens(24, config.model.vocab_size);
+  CHECK(largest(read(*decoder, tokens)) == largest(loaded.forward(tokens).back()));
+}
+
 TEST_CASE("greedy generation takes the forward pass's largest logit at every step") {
   config::Config config = test::small_config();
   config.model.n_positions = config.train.seq_len = 40;

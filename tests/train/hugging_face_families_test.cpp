@@ -107,6 +107,7 @@ TEST_CASE("an upcycled llama or qwen3 without noise computes what the dense mode
   HuggingFaceModel model = import_ok(fixture(name), Upcycle{.experts = 4, .noise = 0});
   CHECK(model.config.model.family().name == made);
   CHECK(model.config.model.moe_layers() == 2);
+  CHECK(model.config.model.router_aux_loss_coef == 0.001);  // the mixture's default
   double scale = 0;
   const double most = difference(model, model.store, File::read(fixture(name) / "logits.safetensors"), scale);
   INFO(name << ": largest difference " << most << " of logits up to " << scale);
@@ -114,6 +115,25 @@ TEST_CASE("an upcycled llama or qwen3 without noise computes what the dense mode
   const test::TemporaryFolder folder;
   REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {}).ok());
   const HuggingFaceModel again = import_ok(folder / "s");
-  CHECK(again.config.model.family().name == made);
+  CHECK(again.config.model.resolved() == model.config.model.resolved());
   CHECK(again.config.model.num_experts_per_tok == 2);
+}
+
+TEST_CASE("a model with a field that the family of its mixture lacks is not upcycled") {
+  const Changed changed(
+      "llama",
+      [](File& file) {
+        for (const checkpoint::TensorInfo& tensor : std::vector(file.tensors)) {
+          if (tensor.name.find("self_attn.") == tensor.name.npos || !tensor.name.ends_with("_proj.weight")) continue;
+          const std::string bias = tensor.name.substr(0, tensor.name.size() - 6) + "bias";
+          file.tensors.push_back({bias, "F32", {tensor.shape[0]}});
+          file.bytes[bias].resize(4 * std::size_t(tensor.shape[0]));
+        }
+      },
+      [](nlohmann::json& config) { config["attention_bias"] = true; });
+  CHECK(import_ok(changed.folder / "").config.model.attention_bias);
+  const Error error = test::refused(import_hugging_face(changed.folder / "", Upcycle{.experts = 4}));
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message == (changed.folder / "config.json") +
+                             ": attention_bias: expected false, since mixtral has no such field, found true");
 }

@@ -27,6 +27,7 @@ enum class HeadNorm { none, each_head, whole_row };
 struct Family {
   std::string_view name;            // Hugging Face's model_type
   std::string_view program = name;  // the name of its Programs
+  std::string_view mixture = name;  // the family of its models whose FFNs became experts
   Norm norm = Norm::rms;
   Positions positions = Positions::rotary;
   Ffn ffn = Ffn::swiglu;

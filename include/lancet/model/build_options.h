@@ -21,6 +21,7 @@ struct BuildOptions {
   Mode mode = Mode::train;
   std::int64_t batch = 1;     // sequences (B)
   std::int64_t sequence = 1;  // tokens of each (S)
+  std::int64_t cache = 0;     // of decode: positions whose keys and values are kept (C); 0: the model's n_positions
   DType dtype = DType::f32;   // of activations and of the weights of products
   std::int64_t groups = 1;    // of neighbouring sequences; capacity is counted in each
   // Runs of sequences, each with an auxiliary loss of its own where that has the scope rank: as many as ranks that the

@@ -32,7 +32,7 @@ namespace lancet::model {
 // Inputs of the Program: @tokens i32[B,S] and, but for generate and decode, @targets i32[B,S]; for decode, @cursor
 // i32[2] (ops/nn/decode). Where ops draw random numbers, @sequence i32[B,1]: the number of each sequence in the whole
 // run, or in the evaluation, from 0 on; no two sequences of a run have one number. Its state: @h.<i>.attn.keys and
-// .values [B,heads,P,head size], one set for Programs of any S. Outputs: logits; or loss f32[1], and per MoE layer
+// .values [B,heads,C,head size], one set for Programs of any S. Outputs: logits; or loss f32[1], and per MoE layer
 // aux.h.<i> f32[2] (auxiliary loss, router entropy; not of routers without scores) and load.h.<i> f32[2,E], or
 // f32[2L,E] of L loads; where a layer has them, z_loss.h.<i> f32[1], bias.h.<i> f32[E] and rounds.h.<i> i32[1]. A layer
 // has *model.num_local_experts experts (config::Model::on).

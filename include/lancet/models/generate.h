@@ -27,9 +27,10 @@ Status check_generates(const config::Model& model);
 // is collective.
 class Decoder {
  public:
-  // Collective. store: the weights; the KV cache is added to it ([heads, n_positions, head size] twice a block, in
-  // train.dtype). streams: opens the groups that the plans name. store and streams outlive the decoder. first_blocks:
-  // planner::StepModel::first_blocks, if the config has several pipeline stages. Config error: see check_generates.
+  // Collective. store: the weights; the KV cache is added to it unless it has one ([heads, window, head size] twice
+  // a block, in train.dtype). streams: opens the groups that the plans name. store and streams outlive the decoder.
+  // first_blocks: planner::StepModel::first_blocks, if the config has several pipeline stages. Config error: see
+  // check_generates.
   static Result<std::unique_ptr<Decoder>> create(const config::Config& config, comm::Communicator& world,
                                                  runtime::TensorStore& store, run::Streams& streams, int threads,
                                                  std::vector<int> first_blocks = {});

@@ -27,6 +27,7 @@ struct LoadOptions {
   std::optional<config::Device> device = {};    // empty: that of training
   runtime::Accelerator* accelerator = nullptr;  // replaces the one that `device` names; it outlives the model
   std::vector<std::string> accepted = {};       // HuggingFaceFolder::open
+  bool generates = false;                       // the store gets a decoder's KV cache, too
 };
 
 class LoadedModel {
@@ -35,7 +36,7 @@ class LoadedModel {
   ~LoadedModel();
   // Collective; an error of any rank is returned on all. from: run_folder.h, which says on which mesh, or a folder of
   // Hugging Face's format (hugging_face.h), of which each rank reads what it holds. Config errors:
-  // the model does not fit the memory; those of open_accelerator (run/rank_device.h).
+  // the model, or its KV cache, does not fit the memory; those of open_accelerator (run/rank_device.h).
   static Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& from, comm::Communicator& world,
                                                    const LoadOptions& options);
 
@@ -54,7 +55,7 @@ class LoadedModel {
   void describe(const run::ModelFolder& folder);
   Status adapt(comm::Communicator& world, const LoadOptions& options);
   Status take_device(comm::Communicator& world, const LoadOptions& options);
-  Status make_store(comm::Communicator& world, int local_ranks);
+  Status make_store(comm::Communicator& world, const LoadOptions& options);
 
   config::Config config_;
   std::string name_;

@@ -10,6 +10,7 @@ constexpr FixedField llama_fixed[] = {{"mlp_bias", "false"}};
 }  // namespace
 
 extern const Family llama{.name = "llama",
+                          .mixture = "mixtral",
                           .fields = {common_names, rotary_names, attention_bias_name},
                           .set_defaults =
                               [](Model& model) {

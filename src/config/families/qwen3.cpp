@@ -3,9 +3,8 @@
 #include "names.h"
 
 namespace lancet::config::families {
-namespace {}  // namespace
-
 extern const Family qwen3{.name = "qwen3",
+                          .mixture = "qwen3_moe",
                           .head_norm = HeadNorm::each_head,
                           .fields = {common_names, rotary_names, attention_bias_name},
                           .set_defaults =
