@@ -26,59 +26,19 @@ constexpr ir::Stream in_turn[] = {ir::Stream::expert,      ir::Stream::compute, 
                                   ir::Stream::send_next,   ir::Stream::receive_previous, ir::Stream::send_previous,
                                   ir::Stream::receive_next};
 
-// The jobs that wait for each job.
-class Users {
- public:
-  struct User {
-    std::int32_t job;
-    double lag_ms;
-  };
-  explicit Users(std::span<const Job> jobs) : begin_(jobs.size() + 1) {
-    for (const Job& of : jobs)
-      for (std::int32_t need : of.needs) ++begin_[std::size_t(need) + 1];
-    for (std::size_t i = 0; i < jobs.size(); ++i) begin_[i + 1] += begin_[i];
-    users_.resize(begin_.back());
-    std::vector<std::size_t> next(begin_.begin(), begin_.end() - 1);
-    for (std::size_t i = 0; i < jobs.size(); ++i)
-      for (std::size_t k = 0; k < jobs[i].needs.size(); ++k)
-        users_[next[std::size_t(jobs[i].needs[k])]++] = {std::int32_t(i), jobs[i].lags.empty() ? 0 : jobs[i].lags[k]};
-  }
-  std::span<const User> of(std::size_t i) const {
-    return std::span(users_).subspan(begin_[i], begin_[i + 1] - begin_[i]);
-  }
-
- private:
-  std::vector<std::size_t> begin_;  // by job: where its users begin in users_; and the end
-  std::vector<User> users_;
-};
-
 // The longest path after a job. Chunks of one all-reduce run one after another, so their times add up.
-double path_after(std::span<const Job> jobs, std::span<const Users::User> users, const std::vector<double>& urgency) {
+double path_after(std::span<const Job> jobs, std::span<const JobList::User> users, const std::vector<double>& paths) {
   double path = 0, chunks = 0, after_chunks = 0;
   for (const auto& [user, _] : users) {
     const Job& job = jobs[std::size_t(user)];
     if (job.stream == ir::Stream::reduce) {
       chunks += job.ms;
-      after_chunks = std::max(after_chunks, urgency[std::size_t(user)] - job.ms);
+      after_chunks = std::max(after_chunks, paths[std::size_t(user)] - job.ms);
     } else {
-      path = std::max(path, urgency[std::size_t(user)]);
+      path = std::max(path, paths[std::size_t(user)]);
     }
   }
   return std::max(path, chunks + after_chunks);
-}
-
-// The urgency of each job.
-std::vector<double> urgencies_of(std::span<const Job> jobs, const Users& users, const ListOptions& options) {
-  std::vector<double> urgency(jobs.size());
-  double longest = 0;
-  for (std::size_t i = jobs.size(); i-- > 0;) {
-    urgency[i] = jobs[i].ms + path_after(jobs, users.of(i), urgency);
-    longest = std::max(longest, urgency[i]);
-  }
-  for (std::size_t i = 0; i < jobs.size(); ++i)
-    if (jobs[i].part >= 0 && !jobs[i].filler)
-      urgency[i] -= (jobs[i].backward ? options.backward_lead : options.lead) * longest * jobs[i].part;
-  return urgency;
 }
 
 // A set of small numbers, as bits.
@@ -115,7 +75,7 @@ class Bits {
 };
 
 // Places of the jobs in an order, by class: those with the least keys first; of equals, the earlier job. What several
-// classes do together is in a list of its own behind those of the classes.
+// classes do together is in a list of its own before those of the classes.
 struct Ranks {
   struct List {
     std::vector<std::int32_t> job;  // by place
@@ -124,16 +84,13 @@ struct Ranks {
   std::vector<List> lists;
   std::vector<std::int32_t> place;  // by job, in its list
 
-  template <class Key, class Has>
-  Ranks(std::span<const Job> jobs, std::size_t classes, Key key_of, Has has)
+  // keys: of the jobs that have a place; sorted faster if nearly in order.
+  Ranks(const JobList& jobs, std::size_t classes, std::vector<std::pair<double, std::int32_t>> keys)
       : lists(classes + 1), place(jobs.size(), -1) {
-    std::vector<std::pair<double, std::int32_t>> sorted;
-    for (std::size_t i = 0; i < jobs.size(); ++i)
-      if (has(i)) sorted.emplace_back(key_of(i), std::int32_t(i));
-    std::ranges::sort(sorted);
-    for (const auto& [key, id] : sorted) {
-      const Job& job = jobs[std::size_t(id)];
-      List& list = lists[job.others.empty() ? std::size_t(job.of) : classes];
+    std::ranges::sort(keys);
+    for (const auto& [key, id] : keys) {
+      const JobList::Own& job = jobs[id];
+      List& list = lists[job.meets ? 0 : std::size_t(job.of) + 1];
       place[std::size_t(id)] = std::int32_t(list.job.size());
       list.job.push_back(id);
       list.key.push_back(key);
@@ -206,42 +163,24 @@ struct ClassState {
 
 class Scheduler {
  public:
-  Scheduler(std::span<const Job> jobs, const Users& users, const std::vector<double>& urgency,
-            std::span<const ListClass> classes)
+  // urgency: by job.
+  Scheduler(const JobList& jobs, const std::vector<double>& urgency, std::span<const ListClass> classes)
       : jobs_(jobs),
         classes_(classes),
-        users_(users),
-        urgency_(
-            jobs, classes.size(), [&](std::size_t i) { return -urgency[i]; }, [](std::size_t) { return true; }),
-        length_(
-            jobs, classes.size(), [&](std::size_t i) { return jobs[i].ms; },
-            [&](std::size_t i) { return waits_for_gap(jobs[i]); }),
-        together_(urgency_, classes.size()),
-        missing_(jobs.size()),
+        urgency_(jobs, classes.size(), urgent_first(jobs, urgency)),
+        length_(jobs, classes.size(), fillers_by_length(jobs)),
+        together_(urgency_, 0),
+        missing_(jobs.needs()),
         ready_ms_(jobs.size()) {
-    std::vector<std::vector<int>> block_users;
-    for (const ListClass& of : classes) {
-      std::vector<int>& of_class = block_users.emplace_back(of.memory.bytes.size());
-      for (std::int32_t block : of.memory.after) ++of_class[std::size_t(block)];
+    for (std::size_t c = 0; c < classes.size(); ++c) {
+      std::vector<int> block_users = jobs.block_users(c);
+      block_users.resize(classes[c].memory.bytes.size());
+      for (std::int32_t block : classes[c].memory.after) ++block_users[std::size_t(block)];
+      states_.emplace_back(classes[c], std::move(block_users), urgency_, length_, c + 1);
+      states_.back().to_end = jobs.ending(c);
     }
-    const auto use = [&](int of, const std::vector<std::int32_t>& blocks) {
-      for (std::int32_t block : blocks) ++block_users[std::size_t(of)][std::size_t(block)];
-    };
-    for (const Job& job : jobs) {
-      use(job.of, job.blocks);
-      for (const JobMember& other : job.others) use(other.of, other.blocks);
-    }
-    for (std::size_t c = 0; c < classes.size(); ++c)
-      states_.emplace_back(classes[c], std::move(block_users[c]), urgency_, length_, c);
-    for (const Job& job : jobs)
-      each_member(job, [&](const auto& member) {
-        if (member.ends < 0) return;
-        std::vector<int>& to_end = states_[std::size_t(member.of)].to_end;
-        to_end.resize(std::max(to_end.size(), std::size_t(member.ends) + 1));
-        ++to_end[std::size_t(member.ends)];
-      });
     result_.end.resize(jobs.size());
-    for (std::size_t i = 0; i < jobs.size(); ++i) missing_[i] = static_cast<int>(jobs[i].needs.size());
+    result_.order.reserve(jobs.size());
   }
 
   ListSchedule run() {
@@ -265,21 +204,28 @@ class Scheduler {
     bool operator>(const Event& other) const { return ms > other.ms; }
   };
   static std::size_t index(ir::Stream stream) { return static_cast<std::size_t>(stream); }
-  const Job& job(std::int32_t id) const { return jobs_[std::size_t(id)]; }
+  const JobList::Own& job(std::int32_t id) const { return jobs_[id]; }
 
-  template <class F>
-  static void each_member(const Job& job, F f) {
-    f(job);
-    for (const JobMember& other : job.others) f(other);
+  static std::vector<std::pair<double, std::int32_t>> urgent_first(const JobList& jobs,
+                                                                   const std::vector<double>& urgency) {
+    std::vector<std::pair<double, std::int32_t>> keys;
+    keys.reserve(jobs.size());
+    for (const std::int32_t id : jobs.by_path()) keys.emplace_back(-urgency[std::size_t(id)], id);
+    return keys;
+  }
+  static std::vector<std::pair<double, std::int32_t>> fillers_by_length(const JobList& jobs) {
+    std::vector<std::pair<double, std::int32_t>> keys;
+    for (const std::int32_t id : jobs.fillers()) keys.emplace_back(jobs[id].ms, id);
+    return keys;
   }
 
-  bool waits_for_gap(const Job& job) const {
-    return job.filler && job.stream == ir::Stream::compute && classes_[std::size_t(job.of)].options.fill_gaps;
+  bool waits_for_gap(const JobList::Own& job) const {
+    return job.is_filler && classes_[std::size_t(job.of)].options.fill_gaps;
   }
 
   void make_ready(std::int32_t id) {
-    const Job& ready = job(id);
-    if (!ready.others.empty()) return together_.insert(id);
+    const JobList::Own& ready = job(id);
+    if (ready.meets) return together_.insert(id);
     ClassState& state = states_[std::size_t(ready.of)];
     state.touched = true;
     if (!waits_for_gap(ready)) return state.ready[index(ready.stream)].insert(id);
@@ -312,7 +258,7 @@ class Scheduler {
 
   bool can_meet(std::int32_t id) const {
     bool can = true;
-    each_member(job(id), [&](const auto& member) {
+    jobs_.each_member(id, [&](const JobList::Member& member) {
       const auto c = std::size_t(member.of);
       can = can && states_[c].running[index(member.stream)] < 0 && may_begin(c, member.begins);
     });
@@ -396,7 +342,7 @@ class Scheduler {
     const auto c = std::size_t(job(id).of);
     return classes_[c].options.hold_bytes == std::numeric_limits<std::int64_t>::max()
                ? 0
-               : states_[c].memory.new_bytes(job(id).blocks);
+               : states_[c].memory.new_bytes(jobs_.blocks(id));
   }
 
   // The longest filler that ends before the all-to-all under way does, so that the jobs which wait for it start at
@@ -413,7 +359,7 @@ class Scheduler {
     std::int32_t best = -1;
     std::int64_t most = 0;
     state.fillers.find([&](std::int32_t id) {
-      if (const std::int64_t freed = state.memory.freed_by(job(id).blocks); freed > most) {
+      if (const std::int64_t freed = state.memory.freed_by(jobs_.blocks(id)); freed > most) {
         most = freed;
         best = id;
       }
@@ -429,13 +375,13 @@ class Scheduler {
   }
 
   void start(std::int32_t id) {
-    const Job& started = job(id);
+    const JobList::Own& started = job(id);
     result_.order.push_back({id});
     const double end = now_ + started.ms;
     // What several classes do together ends once each has started what it can.
-    const bool runs = started.ms > 0 || !started.others.empty();
+    const bool runs = started.ms > 0 || started.meets;
     result_.end[std::size_t(id)] = end;
-    each_member(started, [&](const auto& member) {
+    jobs_.each_member(id, [&](const JobList::Member& member) {
       ClassState& state = states_[std::size_t(member.of)];
       state.memory.start(member.blocks);
       if (member.begins >= 0 && !member.arrives) state.begun = std::max(state.begun, member.begins);
@@ -449,7 +395,7 @@ class Scheduler {
   }
 
   void finish(std::int32_t id) {
-    each_member(job(id), [&](const auto& member) {
+    jobs_.each_member(id, [&](const JobList::Member& member) {
       ClassState& state = states_[std::size_t(member.of)];
       state.memory.finish(member.blocks);
       state.touched = true;
@@ -459,7 +405,7 @@ class Scheduler {
              state.to_end[std::size_t(state.passes_ended)] == 0)
         ++state.passes_ended;
     });
-    for (const auto& [user, lag] : users_.of(std::size_t(id))) {
+    for (const auto& [user, lag] : jobs_.users(id)) {
       double& ready = ready_ms_[std::size_t(user)];
       ready = std::max(ready, now_ + lag);
       if (--missing_[std::size_t(user)] > 0) continue;
@@ -480,15 +426,15 @@ class Scheduler {
         make_ready(id);
         continue;
       }
-      each_member(job(id),
-                  [&](const auto& member) { states_[std::size_t(member.of)].running[index(member.stream)] = -1; });
+      jobs_.each_member(id, [&](const JobList::Member& member) {
+        states_[std::size_t(member.of)].running[index(member.stream)] = -1;
+      });
       finish(id);
     }
   }
 
-  std::span<const Job> jobs_;
+  const JobList& jobs_;
   std::span<const ListClass> classes_;
-  const Users& users_;
   const Ranks urgency_, length_;    // the most urgent first; of fillers, the shortest first
   std::vector<ClassState> states_;  // by class
   Queue together_;                  // what several classes do
@@ -501,15 +447,66 @@ class Scheduler {
 
 }  // namespace
 
-ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory) {
-  const Users users(jobs);
-  const ListClass all{options, memory};
-  return Scheduler(jobs, users, urgencies_of(jobs, users, options), {&all, 1}).run();
+JobList::JobList(std::vector<Job> jobs) : jobs_(std::move(jobs)), users_begin_(jobs_.size() + 1) {
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    const Job& job = jobs_[i];
+    Own own{job.ms, job.of, job.begins, job.ends, std::uint32_t(blocks_.size()), 0, job.stream};
+    blocks_.insert(blocks_.end(), job.blocks.begin(), job.blocks.end());
+    own.blocks_end = std::uint32_t(blocks_.size());
+    own.is_filler = job.filler && job.stream == ir::Stream::compute;
+    own.feeds_network = job.feeds_network;
+    own.feeds_filler = job.feeds_filler;
+    own.arrives = job.arrives;
+    own.meets = !job.others.empty();
+    own_.push_back(own);
+    if (own.is_filler) fillers_.push_back(std::int32_t(i));
+    needs_.push_back(int(job.needs.size()));
+    for (const std::int32_t need : job.needs) ++users_begin_[std::size_t(need) + 1];
+    each_member(std::int32_t(i), [&](const Member& member) { count(member); });
+  }
+  for (std::size_t i = 0; i < jobs_.size(); ++i) users_begin_[i + 1] += users_begin_[i];
+  users_.resize(users_begin_.back());
+  std::vector<std::size_t> next(users_begin_.begin(), users_begin_.end() - 1);
+  for (std::size_t i = 0; i < jobs_.size(); ++i)
+    for (std::size_t k = 0; k < jobs_[i].needs.size(); ++k)
+      users_[next[std::size_t(jobs_[i].needs[k])]++] = {std::int32_t(i), jobs_[i].lags.empty() ? 0 : jobs_[i].lags[k]};
+  paths_.resize(jobs_.size());
+  for (std::size_t i = jobs_.size(); i-- > 0;) {
+    paths_[i] = jobs_[i].ms + path_after(jobs_, users(std::int32_t(i)), paths_);
+    by_path_.push_back(std::int32_t(i));
+  }
+  const auto path_of = [&](std::int32_t id) { return paths_[std::size_t(id)]; };
+  std::ranges::stable_sort(by_path_, std::greater(), path_of);
 }
 
-ListSchedule list_schedule(std::span<const Job> jobs, const std::vector<double>& urgency,
+void JobList::count(const Member& member) {
+  const auto counted = [&](std::vector<std::vector<int>>& counts, std::int32_t number) {
+    counts.resize(std::max(counts.size(), std::size_t(member.of) + 1));
+    std::vector<int>& of_class = counts[std::size_t(member.of)];
+    of_class.resize(std::max(of_class.size(), std::size_t(number) + 1));
+    ++of_class[std::size_t(number)];
+  };
+  for (const std::int32_t block : member.blocks) counted(block_users_, block);
+  if (member.ends >= 0) counted(ending_, member.ends);
+}
+
+std::vector<double> JobList::urgencies(const ListOptions& options) const {
+  std::vector<double> urgency = paths_;
+  const double longest = by_path_.empty() ? 0 : paths_[std::size_t(by_path_.front())];
+  for (std::size_t i = 0; i < jobs_.size(); ++i)
+    if (jobs_[i].part >= 0 && !jobs_[i].filler)
+      urgency[i] -= (jobs_[i].backward ? options.backward_lead : options.lead) * longest * jobs_[i].part;
+  return urgency;
+}
+
+ListSchedule list_schedule(const JobList& jobs, const ListOptions& options, const ListMemory& memory) {
+  const ListClass all{options, memory};
+  return Scheduler(jobs, jobs.urgencies(options), {&all, 1}).run();
+}
+
+ListSchedule list_schedule(const JobList& jobs, const std::vector<double>& urgency,
                            std::span<const ListClass> classes) {
-  return Scheduler(jobs, Users(jobs), urgency, classes).run();
+  return Scheduler(jobs, urgency, classes).run();
 }
 
 }  // namespace lancet::schedule

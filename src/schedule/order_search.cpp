@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -44,76 +43,10 @@ constexpr double least_shorter = 1e-4;
 
 constexpr double endless = std::numeric_limits<double>::infinity();
 
-// One order of a split step.
-struct Made {
-  ListOptions options;
-  Orders::Found found;
-  std::optional<double> ms = {};  // simulated
-  std::optional<std::int64_t> arena_bytes = {};
-  std::shared_ptr<const Candidate> placed = nullptr;  // with chunks of all-reduces by chunk_all_reduces
-};
-
-// A split of the step, maybe with all-reduces in chunks, and the orders that searches have made of it.
-class SplitStep {
- public:
-  SplitStep(const Step& step, Split split, Chunked chunked)
-      : split_(std::move(split)),
-        chunked_(std::move(chunked)),
-        costs_(step.costs()),
-        orders_(chunked_.program, chunked_.op_costs) {}
-  SplitStep(const SplitStep&) = delete;
-  SplitStep& operator=(const SplitStep&) = delete;
-
-  const Split& split() const { return split_; }
-  const Chunked& chunked() const { return chunked_; }
-
-  Made& find(const ListOptions& options) {
-    for (const std::unique_ptr<Made>& made : made_)
-      if (made->options == options) return *made;
-    return *made_.emplace_back(std::make_unique<Made>(Made{options, orders_.find(options)}));
-  }
-  double ms(Made& made) const {
-    if (!made.ms) made.ms = orders_.makespan(made.found.order, costs_);
-    return *made.ms;
-  }
-  Candidate candidate(const Step& step, std::string how, const Made& made) const {
-    return as_it_is(step, std::move(how), orders_.program(made.found.order), orders_.op_costs(made.found.order),
-                    orders_.needed(made.found.order));
-  }
-  std::int64_t arena_bytes(Made& made) const {
-    if (!made.arena_bytes)
-      made.arena_bytes = schedule::arena_bytes(orders_.program(made.found.order), orders_.needed(made.found.order));
-    return *made.arena_bytes;
-  }
-
-  // The same with all-reduces in chunks of that size.
-  std::shared_ptr<SplitStep> in_chunks(const Step& step, std::int64_t chunk_bytes) {
-    std::shared_ptr<SplitStep>& of = in_chunks_[chunk_bytes];
-    if (!of)
-      of = std::make_shared<SplitStep>(step, split_,
-                                       cut_all_reduces(chunked_.program, chunked_.op_costs, step.costs(), chunk_bytes));
-    return of;
-  }
-
- private:
-  const Split split_;
-  const Chunked chunked_;
-  const cost::Costs& costs_;
-  const Orders orders_;
-  std::vector<std::unique_ptr<Made>> made_;
-  std::map<std::int64_t, std::shared_ptr<SplitStep>> in_chunks_;
-};
-
-// The splits of a step, by the cut and the parts of each instruction.
-using SplitKey = std::pair<std::vector<int>, std::vector<const Cut*>>;
-using Splits = std::map<SplitKey, std::shared_ptr<SplitStep>>;
-
 class OrderSearch {
  public:
   OrderSearch(const Step& step, const config::Overlap& overlap)
-      : step_(step), overlap_(overlap), memory_(step.peak_bytes()) {
-    if (!step.notes().orders) step.notes().orders = std::make_shared<Splits>();
-  }
+      : step_(step), overlap_(overlap), memory_(step.peak_bytes()) {}
 
   void try_split(const std::string& how, const Split& split) {
     Tried tried = this->split(how, split);
@@ -152,7 +85,7 @@ class OrderSearch {
     for (std::size_t i = 0; i < again; ++i) {
       if (!tried_[i].made) continue;
       tried_.push_back(placed(tried_[i]));
-      for (std::int64_t chunk : chunk_sizes(tried_[i].of->chunked().program, step_.costs(), chunk_choices))
+      for (std::int64_t chunk : chunk_sizes(tried_[i].of->program(), step_.costs(), chunk_choices))
         tried_.push_back(in_chunks(tried_[i], chunk));
     }
     sort_tried();
@@ -175,15 +108,7 @@ class OrderSearch {
   };
 
   Tried split(const std::string& how, Split split) const {
-    std::shared_ptr<SplitStep>& of =
-        (*std::static_pointer_cast<Splits>(step_.notes().orders))[{split.parts, split.cuts}];
-    if (!of) {
-      Rewritten rewritten = rewrite(step_.program(), split);
-      std::vector<cost::OpCost> op_costs = step_.op_costs(rewritten, split);
-      of = std::make_shared<SplitStep>(step_, std::move(split),
-                                       Chunked{std::move(rewritten.program), std::move(op_costs)});
-    }
-    return {how, of, limit(packing_margin)};
+    return {how, split_step(step_, std::move(split)), limit(packing_margin)};
   }
 
   // Adds the cuts that are best for all layers alike, then those that are best for the last and the first layer. The
@@ -274,8 +199,7 @@ class OrderSearch {
   // Varies one setting after the other, each time from the best settings found before: the search is linear in
   // settings.
   void try_all_leads(Tried& tried) const {
-    const auto leads =
-        std::span(all_leads).first(most_parts(tried.of->chunked().program) > 1 ? std::size(all_leads) : 1);
+    const auto leads = std::span(all_leads).first(most_parts(tried.of->program()) > 1 ? std::size(all_leads) : 1);
     for (bool feed_network : {false, true})
       for (double lead : leads) try_options(tried, {.lead = lead, .backward_lead = lead, .feed_network = feed_network});
     for (double lead : leads) try_changed(tried, [&](ListOptions& options) { options.backward_lead = lead; });
@@ -304,8 +228,12 @@ class OrderSearch {
   }
 
   Tried in_chunks(const Tried& tried, std::int64_t chunk_bytes) const {
-    Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10),
-                  tried.of->in_chunks(step_, chunk_bytes)};
+    std::shared_ptr<SplitStep>& of = tried.of->in_chunks(chunk_bytes);
+    if (!of) {
+      Chunked cut = cut_all_reduces(tried.of->program(), tried.of->op_costs(), step_.costs(), chunk_bytes);
+      of = std::make_shared<SplitStep>(step_, tried.of->split(), std::move(cut.program), std::move(cut.op_costs));
+    }
+    Tried chunked{fmt::format("{}; all-reduces of {} KB", tried.how, chunk_bytes >> 10), of};
     for (const double margin : {packing_margin, tight_margin}) {
       chunked.limit = limit(margin);
       chunked.made = nullptr;

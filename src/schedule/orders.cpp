@@ -161,7 +161,7 @@ LiveBlocks Blocks::live() const {
   std::vector<int> users(bytes.size());
   for (const auto& touched : of)
     for (const std::int32_t block : touched) ++users[std::size_t(block)];
-  return {bytes, std::move(users)};
+  return {bytes, users};
 }
 
 std::int64_t peak_bytes(const ir::Program& program) {
@@ -175,27 +175,30 @@ std::int64_t peak_bytes(const ir::Program& program) {
 }
 
 void LiveBlocks::start(std::span<const std::int32_t> blocks) {
-  bytes_ += new_bytes(blocks);
-  for (const std::int32_t block : blocks) alive_[std::size_t(block)] = true;
+  for (const std::int32_t id : blocks) {
+    Block& block = blocks_[std::size_t(id)];
+    if (!block.alive) bytes_ += block.bytes;
+    block.alive = true;
+  }
   peak_bytes_ = std::max(peak_bytes_, bytes_);
 }
 
 void LiveBlocks::finish(std::span<const std::int32_t> blocks) {
-  for (const std::int32_t block : blocks)
-    if (--jobs_left_[std::size_t(block)] == 0) bytes_ -= block_bytes_[std::size_t(block)];
+  for (const std::int32_t id : blocks)
+    if (Block& block = blocks_[std::size_t(id)]; --block.jobs_left == 0) bytes_ -= block.bytes;
 }
 
 std::int64_t LiveBlocks::new_bytes(std::span<const std::int32_t> blocks) const {
   std::int64_t bytes = 0;
-  for (const std::int32_t block : blocks)
-    if (!alive_[std::size_t(block)]) bytes += block_bytes_[std::size_t(block)];
+  for (const std::int32_t id : blocks)
+    if (const Block& block = blocks_[std::size_t(id)]; !block.alive) bytes += block.bytes;
   return bytes;
 }
 
 std::int64_t LiveBlocks::freed_by(std::span<const std::int32_t> blocks) const {
   std::int64_t bytes = 0;
-  for (const std::int32_t block : blocks)
-    if (jobs_left_[std::size_t(block)] == 1) bytes += block_bytes_[std::size_t(block)];
+  for (const std::int32_t id : blocks)
+    if (const Block& block = blocks_[std::size_t(id)]; block.jobs_left == 1) bytes += block.bytes;
   return bytes;
 }
 
@@ -211,7 +214,7 @@ Orders::Orders(const ir::Program& program, std::vector<cost::OpCost> op_costs, c
 
 Orders::OfSpan Orders::of_span(const Span& span, const Blocks& blocks) const {
   const auto& [begin, end] = span;
-  OfSpan made{begin, {}, {}, {}};
+  std::vector<Job> jobs;
   for (std::size_t i = begin; i < end; ++i) {
     const ir::Instruction& at = program_.instructions[i];
     Job job{.stream = at.stream,
@@ -224,11 +227,12 @@ Orders::OfSpan Orders::of_span(const Span& span, const Blocks& blocks) const {
     for (InstructionId need : dependencies_[i])
       if (need.index() >= begin) job.needs.push_back(need.value - std::int32_t(begin));
     if (at.stream == ir::Stream::reduce)
-      for (std::int32_t need : job.needs) made.jobs[std::size_t(need)].feeds_network = true;
-    made.jobs.push_back(std::move(job));
+      for (std::int32_t need : job.needs) jobs[std::size_t(need)].feeds_network = true;
+    jobs.push_back(std::move(job));
   }
-  hold_messages_for_fillers(made.jobs);
-  hold_recomputation(made.jobs, program_, begin);
+  hold_messages_for_fillers(jobs);
+  hold_recomputation(jobs, program_, begin);
+  OfSpan made{begin, std::move(jobs), {}, {}};
   std::vector<std::size_t> first(blocks.bytes.size(), blocks.of.size()), last(blocks.bytes.size());
   for (std::size_t i = 0; i < blocks.of.size(); ++i)
     for (std::int32_t block : blocks.of[i]) {

@@ -67,6 +67,77 @@ struct Job {
   std::vector<JobMember> others = {};  // what other classes do in it at the same time
 };
 
+struct ListOptions;
+
+// Jobs, with what all list schedules of them share.
+class JobList {
+ public:
+  JobList(std::vector<Job> jobs);  // needs are jobs of the list
+
+  // What schedules read of a job, in little memory, as they read it often.
+  struct Own {
+    double ms;
+    std::int32_t of, begins, ends;
+    std::uint32_t blocks, blocks_end;  // where its blocks begin and end
+    ir::Stream stream;
+    bool is_filler = false;  // of the compute stream
+    bool feeds_network = false, feeds_filler = false, arrives = false;
+    bool meets = false;  // other classes take part
+  };
+  struct Member {
+    std::int32_t of, begins, ends;
+    ir::Stream stream;
+    bool arrives;
+    std::span<const std::int32_t> blocks;
+  };
+  struct User {
+    std::int32_t job;
+    double lag_ms;
+  };
+
+  std::size_t size() const { return own_.size(); }
+  const Own& operator[](std::int32_t id) const { return own_[std::size_t(id)]; }
+  std::span<const std::int32_t> blocks(std::int32_t id) const {
+    const Own& own = (*this)[id];
+    return std::span(blocks_).subspan(own.blocks, own.blocks_end - own.blocks);
+  }
+  // The jobs that wait for it.
+  std::span<const User> users(std::int32_t id) const {
+    const std::size_t begin = users_begin_[std::size_t(id)];
+    return std::span(users_).subspan(begin, users_begin_[std::size_t(id) + 1] - begin);
+  }
+  // What each class has to do with it.
+  template <class F>
+  void each_member(std::int32_t id, F f) const {
+    const Own& own = (*this)[id];
+    f(Member{own.of, own.begins, own.ends, own.stream, own.arrives, blocks(id)});
+    if (!own.meets) return;
+    for (const JobMember& other : jobs_[std::size_t(id)].others)
+      f(Member{other.of, other.begins, other.ends, other.stream, other.arrives, other.blocks});
+  }
+  const std::vector<int>& needs() const { return needs_; }  // by job: how many it has
+  const std::vector<std::int32_t>& fillers() const { return fillers_; }
+  const std::vector<std::int32_t>& by_path() const { return by_path_; }  // the longest path to the end first
+  // Of a class: how many jobs touch each block, and how many end each pass.
+  std::vector<int> block_users(std::size_t of) const { return of < block_users_.size() ? block_users_[of] : none_; }
+  std::vector<int> ending(std::size_t of) const { return of < ending_.size() ? ending_[of] : none_; }
+  // By job: its path, less the lead of its part.
+  std::vector<double> urgencies(const ListOptions& options) const;
+
+ private:
+  void count(const Member& member);
+
+  std::vector<Job> jobs_;
+  std::vector<Own> own_;
+  std::vector<std::int32_t> blocks_;      // of all jobs
+  std::vector<std::size_t> users_begin_;  // by job: where its users begin in users_; and the end
+  std::vector<User> users_;
+  std::vector<int> needs_, none_;
+  std::vector<std::vector<int>> block_users_, ending_;  // by class
+  std::vector<double> paths_;                           // by job: the longest path from its start to the end
+  std::vector<std::int32_t> fillers_, by_path_;
+};
+
 struct ListOptions {
   // The communication streams take turns on the network: of an all-to-all and an all-reduce that are both ready, the
   // all-to-all starts first.
@@ -122,9 +193,10 @@ struct ListClass {
 // The memory that is alive: a block from the start of the first job that touches it to the end of the last one.
 class LiveBlocks {
  public:
-  // By block: its bytes, which outlive this, and the jobs that touch it.
-  LiveBlocks(std::span<const std::int64_t> bytes, std::vector<int> jobs)
-      : block_bytes_(bytes), jobs_left_(std::move(jobs)), alive_(bytes.size()) {}
+  // By block: its bytes, and the jobs that touch it.
+  LiveBlocks(std::span<const std::int64_t> bytes, std::span<const int> jobs) {
+    for (std::size_t i = 0; i < bytes.size(); ++i) blocks_.push_back({bytes[i], jobs[i]});
+  }
   std::int64_t bytes() const { return bytes_; }
   std::int64_t peak_bytes() const { return peak_bytes_; }
   // blocks: those of one job.
@@ -134,19 +206,21 @@ class LiveBlocks {
   std::int64_t freed_by(std::span<const std::int32_t> blocks) const;   // of those whose last job this is
 
  private:
-  std::span<const std::int64_t> block_bytes_;
-  std::vector<int> jobs_left_;  // by block: jobs that touch it and have not ended
-  std::vector<bool> alive_;
+  struct Block {
+    std::int64_t bytes;
+    int jobs_left;  // that touch it and have not ended
+    bool alive = false;
+  };
+  std::vector<Block> blocks_;
   std::int64_t bytes_ = 0, peak_bytes_ = 0;
 };
 
 // Simulates the streams event by event; a free stream starts the most urgent job that is ready (ListOptions), the
 // earlier one on ties.
-ListSchedule list_schedule(std::span<const Job> jobs, const ListOptions& options, const ListMemory& memory = {});
+ListSchedule list_schedule(const JobList& jobs, const ListOptions& options, const ListMemory& memory = {});
 // The same of several classes, by the urgency of each job. What several classes do together starts once all of their
 // streams are free.
-ListSchedule list_schedule(std::span<const Job> jobs, const std::vector<double>& urgency,
-                           std::span<const ListClass> classes);
+ListSchedule list_schedule(const JobList& jobs, const std::vector<double>& urgency, std::span<const ListClass> classes);
 
 // A range [begin, end) of instructions.
 using Span = std::pair<std::size_t, std::size_t>;
@@ -188,7 +262,7 @@ class Orders {
   Dependencies dependencies_;
   struct OfSpan {
     std::size_t begin;
-    std::vector<Job> jobs;
+    JobList jobs;
     std::vector<std::int32_t> before, after;  // blocks that are alive at its ends
   };
   OfSpan of_span(const Span& span, const Blocks& blocks) const;

@@ -96,17 +96,10 @@ Candidate pipeline_both_passes(const Step& step, const config::Overlap& overlap,
   candidate.how = "both passes whole";
   const auto in_parts = [&](Candidate best) {
     for (int parts : step.part_counts(step.token_cut())) {
-      const Split split = split_of(step, {{0, int(step.forward_end()), parts}}, true);
-      const Rewritten rewritten = rewrite(step.program(), split);
-      const Orders orders(rewritten.program, step.op_costs(rewritten, split));
-      for (double lead : part_leads) {
-        const auto ordered = [&](const ListOptions& options) {
-          const Order order = orders.find(options).order;
-          return as_it_is(step, fmt::format("both passes in {} parts", parts), orders.program(order),
-                          orders.op_costs(order), orders.needed(order));
-        };
-        replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead, .backward_lead = lead}, ordered);
-      }
+      const auto split = split_step(step, split_of(step, {{0, int(step.forward_end()), parts}}, true));
+      for (double lead : part_leads)
+        replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead, .backward_lead = lead}, *split,
+                          fmt::format("both passes in {} parts", parts));
     }
     return best;
   };

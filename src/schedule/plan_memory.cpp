@@ -112,27 +112,35 @@ class Placer {
     });
     std::vector<Place> places = found_lives();
     std::vector<std::int32_t> placed;  // by offset
+    std::vector<When> when;            // likewise: all that is read of most blocks, in one piece of memory
     for (std::size_t i : by_size) {
       Block& block = blocks_[i];
       Place& place = places[i];
       std::int64_t offset = 0;
-      for (const std::int32_t id : placed) {
-        const Place& other = places[std::size_t(id)];
+      for (std::size_t k = 0; k < placed.size(); ++k) {
+        if (when[k].until <= place.when.from || place.when.until <= when[k].from) continue;
+        const auto id = std::size_t(placed[k]);
+        const Place& other = places[id];
         if (other.begin >= offset + block.bytes) break;
-        if (other.end <= offset || other.until <= place.from || place.until <= other.from) continue;
-        if (!ir::are_apart(blocks_[std::size_t(id)].lives, block.lives)) offset = other.end;
+        if (other.end > offset && !ir::are_apart(blocks_[id].lives, block.lives)) offset = other.end;
       }
       block.offset = place.begin = offset;
       place.end = offset + block.bytes;
       const auto begin_of = [&](std::int32_t id) { return places[std::size_t(id)].begin; };
-      placed.insert(std::ranges::upper_bound(placed, offset, {}, begin_of), std::int32_t(i));
+      const auto at = std::ranges::upper_bound(placed, offset, {}, begin_of) - placed.begin();
+      placed.insert(placed.begin() + at, std::int32_t(i));
+      when.insert(when.begin() + at, place.when);
     }
   }
 
-  // Bytes, and instructions before and after which a block is not alive. Small, as each is compared with many.
-  struct Place {
-    std::int64_t begin = 0, end = 0;
+  // Instructions before and after which a block is not alive.
+  struct When {
     std::int32_t from, until;
+  };
+  // When, and in which bytes.
+  struct Place {
+    When when;
+    std::int64_t begin = 0, end = 0;
   };
 
   std::vector<Place> found_lives() const {
@@ -148,7 +156,7 @@ class Placer {
         return std::ranges::equal(clock, block.lives.back().dead, std::greater_equal());
       };
       const auto until = std::ranges::partition_point(least, std::not_fn(is_over)) - least.begin();
-      places.push_back({.from = block.lives.size() > 1 ? 0 : block.first, .until = std::int32_t(until)});
+      places.push_back({{block.lives.size() > 1 ? 0 : block.first, std::int32_t(until)}});
     }
     return places;
   }

@@ -138,7 +138,7 @@ class StagesSearch::Search {
       late.push_back({stage.program, needed_.back(), stage.op_costs, stage.interference, stage.launch_ms});
     }
     graph_ = stage_graph(late, mesh);
-    jobs_ = jobs_of(stages, graph_, kinds_, memory_);
+    jobs_.emplace(jobs_of(stages, graph_, kinds_, memory_));
   }
 
   // The order with these settings; if each with less memory needs too much, as far as they say, nothing.
@@ -204,7 +204,7 @@ class StagesSearch::Search {
     StagesOrder found;
     Order last;
     while (counts_on_enough(settings)) {
-      ListSchedule list = list_schedule(jobs_, urgencies(settings), classes(settings));
+      ListSchedule list = list_schedule(*jobs_, urgencies(settings), classes(settings));
       if (best_ && list.makespan >= best_->makespan) return;
       if (!fits(list.peak_bytes, settings)) continue;
       if (list.order != last) {
@@ -320,7 +320,7 @@ class StagesSearch::Search {
   StageGraph graph_;
   std::vector<std::vector<Kind>> kinds_;
   std::vector<StageMemory> memory_;   // by stage
-  std::vector<Job> jobs_;             // by node
+  std::optional<JobList> jobs_;       // by node
   std::vector<Dependencies> needed_;  // by stage
   std::optional<StagesOrder> best_;
   std::vector<StageSettings> best_settings_;  // by stage

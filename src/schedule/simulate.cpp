@@ -49,7 +49,8 @@ struct StreamState {
 struct ClassState {
   std::array<StreamState, ir::stream_count> streams;
   std::vector<ir::Interval> when;
-  std::vector<bool> ended;
+  std::vector<char> ended;
+  std::vector<Stream> stream_of;  // by instruction
   double now = 0, step = 0, event = no_event;
   bool touched = false;
 };
@@ -66,6 +67,7 @@ class Simulation {
       const std::size_t count = classes[c].program.instructions.size();
       states_[c].when.resize(count);
       states_[c].ended.resize(count);
+      for (const ir::Instruction& at : classes[c].program.instructions) states_[c].stream_of.push_back(at.stream);
       for (std::size_t i = 0; i < count; ++i) {
         const InstructionId next = placed(classes[c], i);
         states_[c].streams[stream_of(c, next.index())].queue.push_back(next);
@@ -102,7 +104,7 @@ class Simulation {
   static constexpr double same = 1e-12;  // events within a rounding error happen at once, so that ties stay ties
 
   std::size_t stream_of(std::size_t c, std::size_t instruction) const {
-    return static_cast<std::size_t>(classes_[c].program.instructions[instruction].stream);
+    return static_cast<std::size_t>(states_[c].stream_of[instruction]);
   }
 
   std::span<const Meetings::Member> met_by(std::size_t c, InstructionId id) const {

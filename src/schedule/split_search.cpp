@@ -15,6 +15,10 @@ namespace {
 // What packing tensors into the arena may lose of the memory that an order is given, as shares of the step's.
 constexpr double packing_margins[] = {0.025, 0.065, 0.1};
 
+std::int64_t held_bytes(const Step& step, const config::Overlap& overlap, double margin) {
+  return std::int64_t((overlap.memory_factor - margin) * double(step.peak_bytes()));
+}
+
 }  // namespace
 
 Candidate better(Candidate a, Candidate b) { return is_shorter(b, a) ? std::move(b) : std::move(a); }
@@ -36,11 +40,39 @@ bool replace_if_better(Candidate& best, const Step& step, const config::Overlap&
   for (const double margin : packing_margins) {
     if (!is_shorter(candidate, best)) return false;
     if (replace_if_better(best, candidate, step, overlap)) return true;
-    options.memory_bytes = options.hold_bytes =
-        std::int64_t((overlap.memory_factor - margin) * double(step.peak_bytes()));
+    options.memory_bytes = options.hold_bytes = held_bytes(step, overlap, margin);
     candidate = make(options);
   }
   return replace_if_better(best, std::move(candidate), step, overlap);
+}
+
+std::shared_ptr<SplitStep> split_step(const Step& step, Split split) {
+  using Splits = std::map<std::pair<std::vector<int>, std::vector<const Cut*>>, std::shared_ptr<SplitStep>>;
+  std::shared_ptr<void>& notes = step.notes().orders;
+  if (!notes) notes = std::make_shared<Splits>();
+  std::shared_ptr<SplitStep>& of = (*std::static_pointer_cast<Splits>(notes))[{split.parts, split.cuts}];
+  if (!of) {
+    Rewritten rewritten = rewrite(step.program(), split);
+    std::vector<cost::OpCost> op_costs = step.op_costs(rewritten, split);
+    of = std::make_shared<SplitStep>(step, std::move(split), std::move(rewritten.program), std::move(op_costs));
+  }
+  return of;
+}
+
+bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, ListOptions options,
+                       SplitStep& of, const std::string& how) {
+  const double most_ms = best.timeline.makespan * (1 - 1e-9);  // is_shorter()
+  const double most_bytes = overlap.memory_factor * double(step.arena_bytes());
+  for (std::size_t tries = 0;; ++tries) {
+    Made& made = of.find(options);
+    if (of.ms(made) >= most_ms) return false;
+    if (overlap.memory_factor == 0 || double(of.arena_bytes(made)) <= most_bytes) {
+      best = of.candidate(step, how, made);
+      return true;
+    }
+    if (tries == std::size(packing_margins)) return false;
+    options.memory_bytes = options.hold_bytes = held_bytes(step, overlap, packing_margins[tries]);
+  }
 }
 
 Candidate or_forced_split(Candidate whole, const Step& step, const config::Overlap& overlap, const Cut& cut,
