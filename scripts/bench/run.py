@@ -51,11 +51,12 @@ def call(command, cwd=ROOT, env=None):
     return done
 
 
-def train(lancet, config, run_dir, steps, settings, launcher=()):
-    """Trains; returns the records of its steps and the Done. settings: FIELD=VALUE; launcher: words before it."""
+def train(lancet, config, run_dir, steps, settings, launcher=(), words=()):
+    """Trains; returns the records of its steps and the Done. settings: FIELD=VALUE; launcher: words before it; words:
+    further ones."""
     (run_dir / "metrics.jsonl").unlink(missing_ok=True)
     settings = [f"train.steps={steps}", f"log.interval={steps}", *settings]
-    done = call([*launcher, lancet, "train", config, "--run-dir", run_dir, *sets(settings)])
+    done = call([*launcher, lancet, "train", config, "--run-dir", run_dir, *sets(settings), *words])
     return step_records(run_dir, steps), done
 
 
