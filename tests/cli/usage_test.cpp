@@ -36,7 +36,7 @@ const std::vector<Command> commands = {
     {"eval", Command::none, "--from", "--threads", "a whole number from 0 to 1024"},
     {"generate", Command::none, "--from", "--max-tokens", "a whole number from 0 to 1099511627776"},
     {"export", Command::none, "--to", "--max-shard-gb", "a number from 0 to 1000000"},
-    {"import", Command::none, "--from", "--upcycle", "a whole number from 1 to 65536"},
+    {"import", Command::none, "--from", "--upcycle", "a whole number from 2 to 65536"},
     {"data encode", Command::none, "--tokenizer", "", ""},
     {"data tokenize", Command::several, "texts", "--threads", "a whole number from 1 to 1024"},
     {"data train-tokenizer", Command::several, "texts", "--vocab-size", "a whole number from 257 to 2147483647"},

@@ -138,6 +138,6 @@ output loss = %4
     const auto refused = passes::balanced_chunks(*program, passes::Chunks{stages, laps});
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.error().message ==
-          "config: mesh.stage: expected at most 3, the number of blocks of the model (model.n_layer), found 4");
+          "config: mesh.stage: expected at most 3, the number of blocks of the model, found 4");
   }
 }

@@ -85,7 +85,7 @@ TEST_CASE("random models: every policy's plan is sound, reproducible, and betwee
   const std::vector<std::string_view> all = planner::compared_policies();
   std::set<std::string> chosen;
   int bounded = 0;
-  for (std::uint32_t seed = 1; seed <= models; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 22; ++seed) {
     std::mt19937 random(seed);
     const test::DeclaredCosts costs = random_costs(random);
     const ir::Program forward = RandomModel(seed).make();
@@ -114,7 +114,7 @@ TEST_CASE("random models: every policy's plan is sound, reproducible, and betwee
     }
   }
   CHECK(chosen.size() > 6);
-  CHECK(bounded > 2 * int(models));
+  CHECK(bounded > 44);
 }
 
 namespace {

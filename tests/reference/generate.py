@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reference training runs of GPT-2, of Llama's descendants, and of both with mixture-of-experts layers, in PyTorch.
 
-Three steps of each case of CASES, computed in float64 and stored as float32 in <case>.safetensors beside this
+Three steps of each case of CASES, or ten, computed in float64 and stored as float32 in <case>.safetensors beside this
 script. The C++ tests read these files (reference.h), so they need no PyTorch. README.md describes their content.
 
     python3 generate.py
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 import gates
 
-STEPS = 3
+STEPS = 3  # of a case that has no "steps"
 ROUNDOFF = 1e-14  # a gradient below it is the roundoff of an exact zero (e.g. of the keys' bias): stored as zero
 
 MODEL = dict(n_layer=4, n_head=2, n_embd=16, n_positions=20, vocab_size=61, layer_norm_epsilon=1e-5, moe_layer_freq=2,
@@ -27,7 +27,7 @@ SGD = dict(optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=0.0, clip_grad=0
 # Two narrow experts a token; gradients of the first step alone, so that the files are small.
 SMALL = dict(MODEL, n_embd=8, n_positions=12, vocab_size=31, sequence_length=8, num_experts_per_tok=2,
              moe_intermediate_size=12, gradient_steps=1)
-ROTARY = dict(n_head=4, num_key_value_heads=2, head_dim=4, rope_theta=100.0)
+ROTARY = dict(steps=10, n_head=4, num_key_value_heads=2, head_dim=4, rope_theta=100.0)
 CASES = {
     "switch_adamw": dict(MODEL, **ADAMW, seed=3, gate="switch", capacity_factor=1.25),
     "batch_prioritized_sgd": dict(MODEL, **SGD, seed=60, gate="batch_prioritized", capacity_factor=1.0),
@@ -47,15 +47,15 @@ CASES = {
                        moe_layer_freq=1),
     # Rotary positions, RMS norms, grouped queries, SwiGLU.
     "llama_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=4, model_type="llama", n_layer=2, moe_layer_freq=0, n_inner=20),
-    "mixtral_sgd": dict(SMALL, **SGD, **ROTARY, seed=1, model_type="mixtral", n_layer=2, moe_layer_freq=1, n_inner=12,
+    "mixtral_sgd": dict(SMALL, **SGD, **ROTARY, seed=3, model_type="mixtral", n_layer=2, moe_layer_freq=1, n_inner=12,
                         gate="top_k", norm_topk_prob=True, capacity_factor=1.0),
     "qwen3_moe_adamw": dict(SMALL, **ADAMW, **dict(ROTARY, head_dim=6), seed=1, model_type="qwen3_moe", n_layer=3,
                             moe_layer_freq=2, n_inner=20, gate="top_k", capacity_factor=1.0, tie_word_embeddings=True),
-    "dots1_sgd": dict(SMALL, **SGD, **dict(ROTARY, head_dim=6), seed=45, model_type="dots1", n_layer=3,
+    "dots1_sgd": dict(SMALL, **SGD, **dict(ROTARY, head_dim=6), seed=1221, model_type="dots1", n_layer=3,
                       moe_layer_freq=1, first_k_dense_replace=1, n_inner=20, gate="sigmoid", capacity_factor=1.0,
                       num_local_experts=8, norm_topk_prob=True, router_groups=4, router_topk_groups=2,
                       routed_scaling_factor=1.5, router_bias_update_rate=0.01, n_shared_experts=2),
-    "olmoe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=1, model_type="olmoe", n_layer=2, moe_layer_freq=1, n_inner=12,
+    "olmoe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=4, model_type="olmoe", n_layer=2, moe_layer_freq=1, n_inner=12,
                         clip_qkv=0.9, gate="top_k", capacity_factor=1.0),
     "qwen2_moe_adamw": dict(SMALL, **ADAMW, **ROTARY, seed=4, model_type="qwen2_moe", n_layer=4, moe_layer_freq=1,
                             mlp_only_layers=[0, 2], n_inner=20, shared_expert_intermediate_size=10, qkv_bias=True,
@@ -324,10 +324,10 @@ def initial_weights(c):
 
 
 def batches(c):
-    """tokens, targets [STEPS, B, S]; a target is the following token."""
-    b, s = c["batch_size"], c["sequence_length"]
-    words = random_words(c["seed"] + 1000, STEPS * b * (s + 1))
-    text = torch.tensor([w % c["vocab_size"] for w in words]).view(STEPS, b, s + 1)
+    """tokens, targets [steps, B, S]; a target is the following token."""
+    b, s, steps = c["batch_size"], c["sequence_length"], c.get("steps", STEPS)
+    words = random_words(c["seed"] + 1000, steps * b * (s + 1))
+    text = torch.tensor([w % c["vocab_size"] for w in words]).view(steps, b, s + 1)
     return text[..., :-1].contiguous(), text[..., 1:].contiguous()
 
 
@@ -360,7 +360,7 @@ def train(c):
     out = {f"init/{n}": w.detach().clone() for n, w in params.items()}
     out.update(tokens=tokens, targets=targets)
     optimizer = make_optimizer(trained, c)
-    for step in range(STEPS):
+    for step in range(c.get("steps", STEPS)):
         loss, aux, z, routing = forward(params, tokens[step], targets[step], c)
         optimizer.zero_grad(set_to_none=True)
         objective(loss, aux, z, c).backward()
@@ -421,8 +421,8 @@ def write_safetensors(path, tensors, metadata):
 
 def summary(name, c, out, path):
     dropped = [int((t < 0).sum()) for n, t in out.items() if "/slot/" in n]
-    losses = " ".join(f"{out[f'step{s}/loss'].item():.4f}" for s in range(STEPS))
-    norms = " ".join(f"{out[f'step{s}/grad_norm'].item():.3f}" for s in range(STEPS))
+    losses = " ".join(f"{out[f'step{s}/loss'].item():.4f}" for s in range(c.get("steps", STEPS)))
+    norms = " ".join(f"{out[f'step{s}/grad_norm'].item():.3f}" for s in range(c.get("steps", STEPS)))
     print(f"{name}: loss {losses}, gradient norm {norms}, dropped {dropped}, {path.stat().st_size} bytes")
 
 

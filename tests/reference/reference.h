@@ -21,8 +21,6 @@ namespace lancet::test {
 
 class Reference {
  public:
-  static constexpr int steps = 3;
-
   // name: a case of generate.py, e.g. "switch_adamw".
   static Reference load(const std::string& name) {
     return Reference(std::string(LANCET_SOURCE_DIR) + "/tests/reference/" + name + ".safetensors");
@@ -50,6 +48,8 @@ class Reference {
     LANCET_CHECK(!names.empty(), "{}: no tensor under {}", path_, prefix);
     return names;
   }
+
+  int steps() const { return has("steps") ? integer("steps") : 3; }
 
   // The case's settings, by their names in generate.py.
   bool has(const std::string& key) const { return settings_.count(key) > 0; }

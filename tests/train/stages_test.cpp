@@ -119,7 +119,9 @@ TEST_CASE("stages: interleaved runs of blocks train as one rank") {
 
 // Every policy meets every schedule, with parts where it makes some. Parts of the batch split the sum of the gradient
 // of the head's weight.
+// Each policy under one schedule, `lancet` under all.
 TEST_CASE("stages: policies train as without overlap, bit for bit where no sum is split") {
+  std::size_t turn = 0;
   for (const PipelineSchedule schedule : {schedules[0], schedules[1], schedules[2], PipelineSchedule::interleaved}) {
     config::Config config = staged(2, 4, schedule);
     config.mesh.expert = 2;
@@ -130,6 +132,7 @@ TEST_CASE("stages: policies train as without overlap, bit for bit where no sum i
     check_losses(expected, steps_of(whole, 2, 2));
     config.overlap.parts = 2;
     for (const planner::PolicyInfo& policy : planner::policies()) {
+      if (turn++ % 4 != 0 && policy.name != "lancet") continue;
       INFO(policy.name << ", " << config::name(schedule));
       config.overlap.policy = policy.name;
       const Records found = steps_of(config, 4, 2);
