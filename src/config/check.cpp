@@ -208,8 +208,9 @@ Status check_all(const Config& config, int ranks) {
   if (m.n_head % m.key_heads() != 0)
     return refused("model.num_key_value_heads: expected a divisor of model.n_head = {}, found {}", m.n_head,
                    m.key_heads());
-  if (m.family().positions == Positions::rotary && m.head_size() % 2 != 0)
-    return refused("model.head_dim: expected an even number, found {}", m.head_size());
+  constexpr std::int64_t most_rotated = 512;  // ops/nn/rotate
+  if (m.family().positions == Positions::rotary && (m.head_size() % 2 != 0 || m.head_size() > most_rotated))
+    return refused("model.head_dim: expected an even number of at most {}, found {}", most_rotated, m.head_size());
   if (m.rope_scaling) LANCET_TRY(check_rope(*m.rope_scaling));
   if (config.train.seq_len < 1 || config.train.seq_len > m.n_positions)
     return refused("train.seq_len: expected 1 to model.n_positions = {}, found {}", m.n_positions,

@@ -75,9 +75,9 @@ std::string describe() {
     const Slot slot = field.slot(defaults);
     std::string note = values_text(field, slot);
     if (!note.empty() && !field.doc.empty()) note += "; ";
-    if (const std::string families = families_text(field); !families.empty())
-      note = families + (note.empty() ? "" : ": ") + note;
-    text += fmt::format("  {:<28} {:<12} {}{}\n", key_of(field.path), value_text(slot), note, field.doc);
+    note += field.doc;
+    if (const std::string families = families_text(field); !families.empty()) note = families + ": " + note;
+    text += fmt::format("  {:<28} {:<12} {}\n", key_of(field.path), value_text(slot), note);
   }
   return text;
 }

@@ -92,6 +92,9 @@ class Parser {
     LANCET_TRY(known(root, "", {"what", "device", "node", "network", "overlap"}));
     LANCET_TRY(read_text(root, "what", hardware.what));
     for (const char* section : sections) LANCET_TRY(read_section(root, section, hardware));
+    if (hardware.device.reserved_gib > hardware.device.memory_gib)
+      return fail("device.reserved_gib", fmt::format("at most device.memory_gib = {}", hardware.device.memory_gib),
+                  fmt::format("{}", hardware.device.reserved_gib));
     if (hardware.node.devices != double(int(hardware.node.devices)))
       return fail("node.devices", "an integer", fmt::format("{}", hardware.node.devices));
     if (!values_.empty()) return wrong_value(values_.begin()->first);

@@ -52,14 +52,33 @@ Status check_predictions(const ir::Plan& plan) {
   return {};
 }
 
-// Kernels need aligned tensors, and an all-reduce sends neighbouring tensors in one call.
-Status check_alignment(const ir::Plan& plan) {
+// Kernels need aligned tensors, and an all-reduce sends neighbouring tensors in one call. The arena ends with the last.
+Status check_arena(const ir::Plan& plan) {
   constexpr std::int64_t alignment = 64;
-  for (std::size_t i = 0; i < plan.offsets.size(); ++i)
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < plan.offsets.size(); ++i) {
+    const ir::TensorId id{static_cast<std::int32_t>(i)};
     if (plan.offsets[i] > 0 && plan.offsets[i] % alignment != 0)
       return config_error(fmt::format("{}: expected an offset that is a multiple of {} bytes, found {}",
-                                      plan.program.display({static_cast<std::int32_t>(i)}), alignment,
-                                      plan.offsets[i]));
+                                      plan.program.display(id), alignment, plan.offsets[i]));
+    if (plan.offsets[i] >= 0) end = std::max(end, plan.offsets[i] + ir::bytes(plan.program.type(id)));
+  }
+  if (plan.arena_bytes - end >= alignment)
+    return config_error(fmt::format("arena: expected {} bytes, found {}", end, plan.arena_bytes));
+  return {};
+}
+
+// What the costs of an instruction read of its attributes.
+Status check_work(const ir::Program& program, std::span<const ir::Instruction> instructions) {
+  for (const ir::Instruction& at : instructions) {
+    LANCET_TRY(check_work(program, at.body));
+    try {
+      if (at.body.empty()) ops::work(program, at);
+    } catch (const InternalError& error) {
+      const std::string what = error.what();
+      return config_error(fmt::format("{}, in: {}", what.substr(0, what.find(" (")), ir::print(program, at)));
+    }
+  }
   return {};
 }
 
@@ -227,7 +246,8 @@ Result<ir::Plan> checked_plan(std::string_view text, StepModel model) {
   LANCET_TRY(same_header(plan, expected));
   LANCET_TRY(ops::verify(plan.program));
   LANCET_TRY(ir::verify(plan));
-  LANCET_TRY(check_alignment(plan));
+  LANCET_TRY(check_arena(plan));
+  LANCET_TRY(check_work(plan.program, plan.program.instructions));
   LANCET_TRY(check_predictions(plan));
   LANCET_TRY(check_limit(plan, limit_mb));
   LANCET_TRY(check_border(plan.program, model.config.overlap));

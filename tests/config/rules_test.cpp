@@ -99,6 +99,13 @@ TEST_CASE("errors of the mesh have the names that the family has for its fields"
         "found 3");
 }
 
+TEST_CASE("rotated heads have an even number of features, as many as the kernels take") {
+  for (const char* size : {"33", "514"})
+    CHECK(fault(check(good("{}", {"model.model_type=llama", std::string("model.head_dim=") + size}), 1)) ==
+          std::string("config: model.head_dim: expected an even number of at most 512, found ") + size);
+  CHECK(check(good("{}", {"model.model_type=llama", "model.head_dim=512"}), 1).ok());
+}
+
 TEST_CASE("a router takes the experts per token and the fields that it has a use for") {
   const auto error = [](const std::vector<std::string>& overrides) { return fault(check(good("{}", overrides), 4)); };
   CHECK(error({"model.router=gshard"}) ==

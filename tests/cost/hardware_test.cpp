@@ -391,6 +391,8 @@ TEST_CASE("a hardware file without a number is refused with its name") {
   CHECK(refused("[]").starts_with("round.json: the file: expected an object"));
   CHECK(refused(replaced(good, R"("devices": {"value": 4)", R"("devices": {"value": 4.5)")) ==
         "round.json: node.devices: expected an integer, found 4.5");
+  CHECK(refused(replaced(good, R"("reserved_gib": {"value": 0.5)", R"("reserved_gib": {"value": 3)")) ==
+        "round.json: device.reserved_gib: expected at most device.memory_gib = 2, found 3");
 }
 
 TEST_CASE("a share is interpolated by places and bytes, and is constant beyond the table") {

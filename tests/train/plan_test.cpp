@@ -194,6 +194,14 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
     }
     CHECK(has(file.error_of(edited, config), "expected an offset that is a multiple of 64 bytes, found "));
   }
+  SECTION("an arena that goes on behind its last tensor") {
+    const std::string edited = test::match_replaced(file.text, "arena [0-9]+", "arena 9223372036854775807");
+    CHECK(test::matches(file.error_of(edited, config), "arena: expected [0-9]+ bytes, found 9223372036854775807"));
+  }
+  SECTION("rows that are no integer") {
+    const std::string edited = test::match_replaced(file.text, "\\{tokens=([0-9]+)\\}", "{tokens=$1.5}");
+    CHECK(has(file.error_of(edited, config), "attribute tokens must be an integer, in: %"));
+  }
   SECTION("past the arena's end") {
     CHECK(has(file.error_of(test::match_replaced(file.text, "arena [0-9]+", "arena 64"), config), "of an arena of 64"));
   }
