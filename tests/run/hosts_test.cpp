@@ -241,6 +241,7 @@ TEST_CASE("hosts: the profiler measures messages to some ranks where plans have 
         (rings ? std::vector<std::string>{"neighbour 1", "neighbour 2"} : std::vector<std::string>{"on_host"}));
   const run::PlanTarget target{.ranks = 4, .hosts = 2, .profile = config.overlap.profile};
   const auto planned = test::good(run::plan_offline(config, target));
+  if (rings) return;  // what follows does not depend on what the messages are
 
   cost::Profile old = *cost::read_profile(config.overlap.profile);
   const std::vector<cost::Point> all_to_all = old.network.all_to_all;
