@@ -70,7 +70,8 @@ Result<config::Model> in_family(const config::Model& model, const config::Family
     config.model = of;
     return json_of(config::to_json(config))["model"];
   };
-  config::Model usual{.model_type = model.model_type};
+  config::Model usual;
+  usual.model_type = model.model_type;
   model.family().set_defaults(usual);
   const nlohmann::json ours = fields_of(model), defaults = fields_of(usual);
   nlohmann::json made{{"model_type", family.name}};
