@@ -11,11 +11,12 @@ import argparse
 import json
 import math
 import pathlib
-import struct
 import time
 
 import torch
 import torch.nn.functional as F
+
+import peer_weights
 
 GPT2 = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], activation_function="gelu_new", n_layer=12, n_head=12,
             n_embd=768, n_positions=1024, vocab_size=50257, n_inner=None, layer_norm_epsilon=1e-5,
@@ -36,28 +37,13 @@ def shapes(c):
 def make(folder, config):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    generator, header, offset = torch.Generator().manual_seed(1), {}, 0
-    for name, shape in shapes(config).items():
-        size = 4 * math.prod(shape)
-        header[name] = dict(dtype="F32", shape=shape, data_offsets=[offset, offset + size])
-        offset += size
-    text = json.dumps(header).encode()
-    with open(folder / "model.safetensors", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name, shape in shapes(config).items():
-            scale = 0.5 if name == "wpe.weight" else 0.05  # large position embeddings keep the text from repeating
-            values = torch.randn(shape, generator=generator) * scale + (".ln_" in name or name.startswith("ln_")) * 1.0
-            file.write(values.numpy().tobytes())
+    generator = torch.Generator().manual_seed(1)
 
+    def weight(name, shape):
+        scale = 0.5 if name == "wpe.weight" else 0.05  # large position embeddings keep the text from repeating
+        return torch.randn(shape, generator=generator) * scale + (".ln_" in name or name.startswith("ln_")) * 1.0
 
-def load(folder):
-    raw = (folder / "model.safetensors").read_bytes()
-    length = struct.unpack("<Q", raw[:8])[0]
-    weights = {}
-    for name, t in json.loads(raw[8:8 + length]).items():
-        begin, end = (8 + length + o for o in t["data_offsets"])
-        weights[name] = torch.frombuffer(bytearray(raw[begin:end]), dtype=torch.float32).view(t["shape"])
-    return weights
+    peer_weights.write(folder, shapes(config), weight)
 
 
 class Model:
@@ -120,7 +106,7 @@ def generate(model, prompt, count):
 
 def run(folder, prompt, tokens):
     """Returns the tokens per second of every variant, and the tokens of the last."""
-    config, weights = json.loads((folder / "config.json").read_text()), load(folder)
+    config, weights = json.loads((folder / "config.json").read_text()), peer_weights.load(folder)
     result = {"torch": torch.__version__, "rates": {}}
     with torch.no_grad():
         for linear in (False, True):

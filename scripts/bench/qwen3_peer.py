@@ -14,11 +14,12 @@ import json
 import math
 import pathlib
 import statistics
-import struct
 import time
 
 import torch
 import torch.nn.functional as F
+
+import peer_weights
 
 LLMC = (20240520, 1)  # magic and version of llm.c's files of 16-bit tokens
 HEADER = 256  # its words
@@ -48,32 +49,17 @@ def make(folder, config):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(model, indent=2))
     (folder / "train.json").write_text(json.dumps(train))
-    generator, header, offset = torch.Generator().manual_seed(1), {}, 0
-    for name, shape in shapes(model).items():
-        size = 4 * math.prod(shape)
-        header[name] = dict(dtype="F32", shape=shape, data_offsets=[offset, offset + size])
-        offset += size
-    text = json.dumps(header).encode()
-    with open(folder / "model.safetensors", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name, shape in shapes(model).items():
-            value = torch.ones(shape) if "norm" in name else 0.02 * torch.randn(shape, generator=generator)
-            file.write(value.numpy().tobytes())
+    generator = torch.Generator().manual_seed(1)
+
+    def weight(name, shape):
+        return torch.ones(shape) if "norm" in name else 0.02 * torch.randn(shape, generator=generator)
+
+    peer_weights.write(folder, shapes(model), weight)
     # Small ids are frequent, as in real text.
     drawn = torch.randint(model["vocab_size"], (train["micro_batch_size"] * train["seq_len"] + 1,), generator=generator)
     tokens = drawn.square().div(model["vocab_size"], rounding_mode="floor").tolist()
     header = array.array("i", [*LLMC, len(tokens), *[0] * (HEADER - 3)])
     (folder / "tokens.bin").write_bytes(header.tobytes() + array.array("H", tokens).tobytes())
-
-
-def load(folder):
-    raw = memoryview((folder / "model.safetensors").read_bytes())
-    length = struct.unpack("<Q", raw[:8])[0]
-    weights = {}
-    for name, t in json.loads(bytes(raw[8:8 + length])).items():
-        begin, end = (8 + length + o for o in t["data_offsets"])
-        weights[name] = torch.frombuffer(bytearray(raw[begin:end]), dtype=torch.float32).view(t["shape"])
-    return weights
 
 
 def batch(folder, seq_len):
@@ -219,7 +205,7 @@ def run(o):
     config, train = (json.loads((o.folder / name).read_text()) for name in ("config.json", "train.json"))
     dtype = torch.bfloat16 if o.dtype == "bf16" else torch.float32
     tokens, targets = batch(o.folder, train["seq_len"])
-    model = Model(config, load(o.folder), o.experts, dtype, train["seq_len"])
+    model = Model(config, peer_weights.load(o.folder), o.experts, dtype, train["seq_len"])
     optimizer = torch.optim.AdamW(model.w.values(), lr=train["lr"], weight_decay=0)
     times, losses = [], []
     for _ in range(o.steps):

@@ -52,7 +52,8 @@ Status check_predictions(const ir::Plan& plan) {
   return {};
 }
 
-// Kernels need aligned tensors, and an all-reduce sends neighbouring tensors in one call. The arena ends with the last.
+// Kernels need aligned tensors, and an all-reduce sends neighbouring tensors in one call. The arena ends
+// where its last tensor does.
 Status check_arena(const ir::Plan& plan) {
   constexpr std::int64_t alignment = 64;
   std::int64_t end = 0;

@@ -48,8 +48,8 @@ void check_when(const Timeline& t, const std::vector<ir::Interval>& expected) {
   REQUIRE(t.when.size() == expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     INFO("instruction " << i);
-    CHECK(t.when[i].start == Approx(expected[i].start).margin(1e-7));
-    CHECK(t.when[i].end == Approx(expected[i].end).margin(1e-7));
+    CHECK(t.when[i].start == Approx(expected[i].start).margin(1e-9));
+    CHECK(t.when[i].end == Approx(expected[i].end).margin(1e-9));
   }
 }
 

@@ -1,5 +1,5 @@
-// The law of schedule::simulate() a second time, written to be read and not to be fast: between two moments at which
-// anything starts or ends all speeds are constant, and at each of them everything is looked at anew.
+// The law of schedule::simulate() a second time, written to be read and not to be fast. Speeds are constant between two
+// events, each a start or an end; every event computes all speeds from the whole state.
 #pragma once
 #include <algorithm>
 #include <limits>

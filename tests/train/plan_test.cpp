@@ -194,7 +194,7 @@ TEST_CASE("an edit that breaks a plan is refused with the instruction") {
     }
     CHECK(has(file.error_of(edited, config), "expected an offset that is a multiple of 64 bytes, found "));
   }
-  SECTION("an arena that goes on behind its last tensor") {
+  SECTION("an arena larger than its tensors") {
     const std::string edited = test::match_replaced(file.text, "arena [0-9]+", "arena 9223372036854775807");
     CHECK(test::matches(file.error_of(edited, config), "arena: expected [0-9]+ bytes, found 9223372036854775807"));
   }

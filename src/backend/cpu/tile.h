@@ -12,8 +12,8 @@
 
 #include "simd.h"
 
-// AMD's cores compute dot products of pairs at twice the rate of f32, Intel's at half of it: measured on a core of
-// Emerald Rapids, 86 GFLOP/s beside 171. GCC 12.2 calls a Zen 4 znver3.
+// AMD's cores compute dot products of pairs at twice the rate of f32, an Emerald Rapids of Intel at half of it; others
+// of Intel were not tried. GCC 12.2 calls a Zen 4 znver3.
 #if defined(__AVX512BF16__) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__))
 #define LANCET_BF16_PAIRS
 #endif
