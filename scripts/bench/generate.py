@@ -14,7 +14,8 @@ from bench.table import markdown, number, spread
 
 PEER = Path(__file__).resolve().with_name("generate_peer.py")
 PROMPT = ["1", "2", "3"]
-TUNED = {"ATEN_CPU_CAPABILITY": "avx512", "LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu/openblas-openmp",
+TUNED = {"LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu/openblas-openmp",
+         **({"ATEN_CPU_CAPABILITY": "avx512"} if run.has_avx512() else {}),  # Debian's build picks AVX2 by itself
          "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"}
 
 

@@ -132,6 +132,10 @@ def cpu():
     return found.group(1) if found else "unknown CPU"
 
 
+def has_avx512():
+    return "avx512f" in Path("/proc/cpuinfo").read_text().split()
+
+
 def chosen(option, text, known):
     """Returns the names in a text with commas between them, each of which must be among the known ones."""
     names = text.split(",")
