@@ -194,7 +194,7 @@ TEST_CASE("every rank receives one rank's text, an empty one too") {
   const Status status = run_inproc(3, [](Communicator& c) -> Status {
     for (const std::string sent : {"a longer text", ""}) {
       LANCET_ASSIGN(const std::string text, broadcast_text(c, c.rank() == 1 ? sent : "mine", 1));
-      if (text != sent) return internal_error("rank " + std::to_string(c.rank()) + " has '" + text + "'");
+      if (text.compare(sent) != 0) return internal_error("rank " + std::to_string(c.rank()) + " has '" + text + "'");
     }
     return {};
   });

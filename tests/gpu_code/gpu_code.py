@@ -31,7 +31,7 @@ STATED = {
     "mov.b64", "mov.u64", "nanosleep.u32", "red.release.sys.add.u32", "st.global.wb.v2.u32", "st.global.wb.v4.u32",
     "st.release.sys.u32"}
 # Kernels that load and store 16 bytes by one instruction where addresses allow it (`wide`), and those that do one.
-MOVE = (r"(Updates|Map|MapRows|SumInRankOrder|CopyShards<Pack|Combine|CombineDx|Copy|Sum|Embed|StoreRow|TakeRow|"
+MOVE = (r"(Updates|Map|MapRows|SumInRankOrder|CopyShards<Pack|Combine|CombineDx|Copy|CopyPart|Sum|Embed|StoreRow|TakeRow|"
         r"AddPositions|AddRuns|JoinRuns|RoundRows|Jitter|NormRows|NormRowsDx|NormBackward|MergeSlots|"
         r"MoveColumns|LogitGradient|GateRows|WideNorm|WideNormDx|WideSquaresDx|"
         r"Row<\w+, true|RouterDx|RouterDw|Resize<Pack|PushRows|run_copies)\b")

@@ -1,11 +1,10 @@
 """Reads the machine code (ELF files for the GPU) in the objects of a build's CUDA plugin, without tools of CUDA."""
+import json
 import re
 import struct
 import subprocess
 from collections import namedtuple
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURES = (80, 90)
 MACHINE_CUDA = 190
 FRAME_SIZE = 0x11  # an attribute of the section .nv.info: a symbol and its bytes of stack
@@ -77,11 +76,10 @@ def short(name):
 
 def objects(build):
     """Yields (file, bytes) of the plugin's objects, without those that are left of removed sources."""
-    for folder in (build / "CMakeFiles/lancet_cuda.dir", build / "CMakeFiles/lancet_warpgroup.dir"):
-        for path in sorted(folder.rglob("*.cu.o")):
-            source = path.relative_to(folder).with_suffix("")
-            if (ROOT / source).exists():
-                yield source.as_posix().removeprefix("src/").removesuffix("/cuda.cu"), path.read_bytes()
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        found = re.search(r" -o (CMakeFiles/lancet_(?:cuda|warpgroup)\.dir/(\S+)\.o)", entry["command"])
+        if found and entry["file"].endswith(".cu") and (build / found[1]).exists():
+            yield found[2].removeprefix("src/").removesuffix("/cuda.cu"), (build / found[1]).read_bytes()
 
 
 def read(build):

@@ -21,6 +21,7 @@ TEST_CASE("every policy plans every router where all blocks have experts") {
   costs.network_mb_per_s = 40;
   planner::PlanRequest request;
   request.mesh = request.optimizer.mesh = ir::of_experts(2);
+  request.overlap.max_parts = 4;
   request.costs = &costs;
   const ir::Program forward =
       model::build_forward(m.on(request.mesh), {.batch = 16, .sequence = 16, .groups = 2, .loads = 2});

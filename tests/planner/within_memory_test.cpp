@@ -29,6 +29,7 @@ planner::PlanRequest limited_request(const std::string& policy, const cost::Cost
   r.mesh = ir::of_experts(2);
   r.overlap.policy = policy;
   r.overlap.bucket_bytes = 20'000;
+  r.overlap.max_parts = 4;
   r.optimizer.mesh = r.mesh;
   r.costs = costs;
   return r;

@@ -18,7 +18,7 @@ Kernel bind_rounded(const KernelArgs& args) {
   };
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_all_reduce(const KernelArgs& args) {
   if (!args.group.device_comm || args.group.size == 1) return [] { return Status{}; };
   if (message_type(args.attributes) == DType::bf16) return bind_rounded(args);
   return [comm = args.group.device_comm, stream = args.stream, spans = merge(args.results)]() -> Status {
@@ -27,16 +27,17 @@ Kernel bind(const KernelArgs& args) {
   };
 }
 
-std::size_t workspace(const KernelArgs& args) {
+std::size_t workspace_all_reduce(const KernelArgs& args) {
   if (message_type(args.attributes) == DType::f32) return 0;
   const std::int64_t length = length_of(packed(args.results, args.attributes));
   return device::DeviceShardTransfer<bf16>::workspace_bytes(args.attributes.integer("shards"), length);
 }
 
-const DeviceKernel table[] = {{"all_reduce", bind, workspace, false}};
-
 }  // namespace
 
-std::span<const DeviceKernel> all_reduce_cuda() { return table; }
+std::span<const DeviceKernel> all_reduce_cuda() {
+  static const DeviceKernel table[] = {{"all_reduce", bind_all_reduce, workspace_all_reduce, false}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -191,7 +191,7 @@ Kernel bind_in_window(const KernelArgs& args, bool there, std::int64_t ranks) {
 }
 
 template <bool there>
-Kernel bind_rows(const KernelArgs& args) {
+Kernel bind_all_to_all_rows(const KernelArgs& args) {
   if (in_window(args)) return bind_in_window(args, there, ranks_of(args, args.operands[2].shape()[1] - 1));
   const std::int64_t experts = args.operands[1].shape()[0];
   const std::int64_t ranks = ranks_of(args, args.operands[2].shape()[1] - 1);
@@ -219,15 +219,16 @@ Kernel bind_rows(const KernelArgs& args) {
   };
 }
 
-const DeviceKernel table[] = {
-    {"all_to_all_counts", bind_counts<false>, counts_workspace<false>, false},  // its call resets the copy's flag
-    {"all_to_all_counts_windows", bind_counts<true>, counts_workspace<true>, false},
-    {"all_to_all", bind_rows<true>, nullptr, false},
-    {"all_to_all_back", bind_rows<false>, nullptr, false},
-};
-
 }  // namespace
 
-std::span<const DeviceKernel> all_to_all_cuda() { return table; }
+std::span<const DeviceKernel> all_to_all_cuda() {
+  static const DeviceKernel table[] = {
+      {"all_to_all_counts", bind_counts<false>, counts_workspace<false>, false},  // its call resets the copy's flag
+      {"all_to_all_counts_windows", bind_counts<true>, counts_workspace<true>, false},
+      {"all_to_all", bind_all_to_all_rows<true>, nullptr, false},
+      {"all_to_all_back", bind_all_to_all_rows<false>, nullptr, false},
+  };
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -60,7 +60,7 @@ struct GroupStream {
   }
 };
 
-Kernel bind_gather(const KernelArgs& args) {
+Kernel bind_collective_gather(const KernelArgs& args) {
   return [call = AllGather(args), group = GroupStream(args)]() -> Status {
     LANCET_TRY(group.send(call.messages));
     if (!call.joins) return {};
@@ -80,7 +80,7 @@ Kernel bind_scatter(const KernelArgs& args) {
   });
 }
 
-Kernel bind_sum(const KernelArgs& args) {
+Kernel bind_collective_sum(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     return [call = SumShards(args), group = GroupStream(args)]() -> Status {
       LANCET_TRY(group.send(call.parts));
@@ -106,14 +106,16 @@ Kernel bind_permute(const KernelArgs& args) {
 }
 
 // No graph records a transport's calls.
-const DeviceKernel table[] = {{"all_gather", bind_gather, collective_workspace<AllGather>, false},
-                              {"reduce_scatter", bind_scatter, collective_workspace<ReduceScatter>, false},
-                              {"sum_shards", bind_sum, collective_workspace<SumShards>, false},
-                              {"swap_shards", bind_swap, collective_workspace<SwapShards>, false},
-                              {"permute_shards", bind_permute, nullptr, false}};
 
 }  // namespace
 
-std::span<const DeviceKernel> collective_cuda() { return table; }
+std::span<const DeviceKernel> collective_cuda() {
+  static const DeviceKernel table[] = {{"all_gather", bind_collective_gather, collective_workspace<AllGather>, false},
+                                       {"reduce_scatter", bind_scatter, collective_workspace<ReduceScatter>, false},
+                                       {"sum_shards", bind_collective_sum, collective_workspace<SumShards>, false},
+                                       {"swap_shards", bind_swap, collective_workspace<SwapShards>, false},
+                                       {"permute_shards", bind_permute, nullptr, false}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -31,7 +31,7 @@ Kernel bind_gather_as(const KernelArgs& args) {
   };
 }
 
-std::size_t workspace(const KernelArgs& args, DType type) {
+std::size_t workspace_flat_shards(const KernelArgs& args, DType type) {
   const std::int64_t length = length_of(packed(args.operands, args.attributes));
   const std::int64_t ranks = args.attributes.integer("shards");
   return type == DType::bf16 ? DeviceShardTransfer<bf16>::workspace_bytes(ranks, length)
@@ -41,18 +41,21 @@ std::size_t workspace(const KernelArgs& args, DType type) {
 Kernel bind_sums(const KernelArgs& args) {
   return message_type(args.attributes) == DType::bf16 ? bind_sums_as<bf16>(args) : bind_sums_as<float>(args);
 }
-std::size_t sums_workspace(const KernelArgs& args) { return workspace(args, message_type(args.attributes)); }
+std::size_t sums_workspace(const KernelArgs& args) {
+  return workspace_flat_shards(args, message_type(args.attributes));
+}
 
-Kernel bind_gather(const KernelArgs& args) {
+Kernel bind_flat_shards_gather(const KernelArgs& args) {
   return args.operands[0].dtype() == DType::bf16 ? bind_gather_as<bf16>(args) : bind_gather_as<float>(args);
 }
-std::size_t gather_workspace(const KernelArgs& args) { return workspace(args, args.operands[0].dtype()); }
-
-const DeviceKernel table[] = {{"reduce_scatter_flat", bind_sums, sums_workspace, false},
-                              {"all_gather_flat", bind_gather, gather_workspace, false}};
+std::size_t gather_workspace(const KernelArgs& args) { return workspace_flat_shards(args, args.operands[0].dtype()); }
 
 }  // namespace
 
-std::span<const DeviceKernel> flat_shards_cuda() { return table; }
+std::span<const DeviceKernel> flat_shards_cuda() {
+  static const DeviceKernel table[] = {{"reduce_scatter_flat", bind_sums, sums_workspace, false},
+                                       {"all_gather_flat", bind_flat_shards_gather, gather_workspace, false}};
+  return table;
+}
 
 }  // namespace lancet::ops

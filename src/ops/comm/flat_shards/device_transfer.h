@@ -82,7 +82,7 @@ struct PackShards {
 
 // The sums of all messages, in order, to the shards of span.first_rank.
 template <class Wire>
-struct SumShards {
+struct SumReceived {
   static constexpr int threads = PackedSpan::threads;
   PackedSpan span;
   const Wire* messages;
@@ -138,7 +138,7 @@ class DeviceShardTransfer : public ShardMessages<Wire, device_round_bytes> {
     }));
     LANCET_TRY(send(true, to - from));
     return spans(results, from, to, result_rank, 1, [&](const PackedSpan& span) {
-      return launch(*stream_, span.blocks(), SumShards<Wire>{span, received_of(0), ranks_, rounded});
+      return launch(*stream_, span.blocks(), SumReceived<Wire>{span, received_of(0), ranks_, rounded});
     });
   }
 

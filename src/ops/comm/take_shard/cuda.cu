@@ -15,7 +15,7 @@ Kernel bind_take(const KernelArgs& args, std::int64_t window) {
 }
 
 Kernel bind_shard(const KernelArgs& args) { return bind_take(args, 0); }
-Kernel bind_window(const KernelArgs& args) { return bind_take(args, args.attributes.integer("part")); }
+Kernel bind_take_shard_window(const KernelArgs& args) { return bind_take(args, args.attributes.integer("part")); }
 
 Kernel bind_join(const KernelArgs& args) {
   std::vector<std::byte*> windows;
@@ -39,13 +39,14 @@ Kernel bind_summand(const KernelArgs& args) {
   };
 }
 
-const DeviceKernel table[] = {{"take_shard", bind_shard},
-                              {"take_window", bind_window},
-                              {"join_windows", bind_join},
-                              {"one_summand", bind_summand}};
-
 }  // namespace
 
-std::span<const DeviceKernel> take_shard_cuda() { return table; }
+std::span<const DeviceKernel> take_shard_cuda() {
+  static const DeviceKernel table[] = {{"take_shard", bind_shard},
+                                       {"take_window", bind_take_shard_window},
+                                       {"join_windows", bind_join},
+                                       {"one_summand", bind_summand}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -37,17 +37,17 @@ struct Weigh {
   }
 };
 
-constexpr std::int64_t piece_elements = 4096;
-std::int64_t pieces_of(const KernelArgs& args) { return divide_up(args.operands[0].elements(), piece_elements); }
+constexpr std::int64_t loss_piece = 4096;
+std::int64_t pieces_of_loss(const KernelArgs& args) { return divide_up(args.operands[0].elements(), loss_piece); }
 
-std::size_t workspace(const KernelArgs& args) {
+std::size_t workspace_aux_loss(const KernelArgs& args) {
   Scratch scratch(nullptr);
-  scratch.take<float>(2 * pieces_of(args));
+  scratch.take<float>(2 * pieces_of_loss(args));
   return scratch.bytes();
 }
 
-Kernel bind(const KernelArgs& args) {
-  const std::int64_t experts = args.operands[0].shape()[2], pieces = pieces_of(args);
+Kernel bind_aux_loss(const KernelArgs& args) {
+  const std::int64_t experts = args.operands[0].shape()[2], pieces = pieces_of_loss(args);
   float *loss = reinterpret_cast<float*>(args.workspace), *entropy = loss + pieces;
   float* shares = args.results[0].as<float>();
   const Weigh weigh{args.operands[0].as<float>(),
@@ -57,7 +57,7 @@ Kernel bind(const KernelArgs& args) {
                     args.operands[0].elements(),
                     experts,
                     args.operands[0].elements() / (args.operands[1].shape()[0] / 2),
-                    piece_elements};
+                    loss_piece};
   const float each = float(1.0 / double(args.attributes.integer("total_tokens")));
   return run_steps(args.stream, Step{pieces, weigh}, Step{1, AddUp{loss, pieces, float(unit(args, experts)), shares}},
                    Step{1, AddUp{entropy, pieces, each, shares + 1}});
@@ -77,7 +77,7 @@ struct Gradient {
   }
 };
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_aux_loss_dx(const KernelArgs& args) {
   const std::int64_t n = args.results[0].elements(), experts = args.operands[0].shape()[1];
   const Gradient kernel{args.operands[0].as<float>(), args.results[0].as<float>(), n, experts,
                         float(unit(args, experts) * args.attributes.real("coefficient"))};
@@ -107,16 +107,19 @@ struct Mean {
   }
 };
 
-Kernel bind_mean(const KernelArgs& args) {
+Kernel bind_aux_loss_mean(const KernelArgs& args) {
   const Mean kernel{args.operands[0].as<float>(), args.operands[1].as<float>(), args.results[0].as<float>(),
                     args.results[0].shape()[1]};
   return run_steps(args.stream, Step{1, kernel});
 }
 
-const DeviceKernel table[] = {{"aux_loss", bind, workspace}, {"aux_loss_dx", bind_dx}, {"mean_load", bind_mean}};
-
 }  // namespace
 
-std::span<const DeviceKernel> aux_loss_cuda() { return table; }
+std::span<const DeviceKernel> aux_loss_cuda() {
+  static const DeviceKernel table[] = {{"aux_loss", bind_aux_loss, workspace_aux_loss},
+                                       {"aux_loss_dx", bind_aux_loss_dx},
+                                       {"mean_load", bind_aux_loss_mean}};
+  return table;
+}
 
 }  // namespace lancet::ops

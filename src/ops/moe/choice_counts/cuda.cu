@@ -66,9 +66,11 @@ struct AddCounts {
   }
 };
 
-std::size_t workspace(const KernelArgs& args) { return std::size_t(args.results[0].elements()) * sizeof(std::int32_t); }
+std::size_t workspace_choice_counts(const KernelArgs& args) {
+  return std::size_t(args.results[0].elements()) * sizeof(std::int32_t);
+}
 
-Kernel bind(const KernelArgs& args, bool first_apart) {
+Kernel bind_choice_counts(const KernelArgs& args, bool first_apart) {
   const Counted counted = choice_counts::counted_of(args, first_apart);
   const std::int64_t n = counted.loads * counted.bins;
   const std::int64_t windows = divide_up(counted.bins, CountChoices::window);
@@ -80,13 +82,15 @@ Kernel bind(const KernelArgs& args, bool first_apart) {
            CountChoices{counted, counts, std::int32_t(windows), std::int32_t(chunks)}},
       Step{divide_up(n, AddCounts::threads), AddCounts{counts, n, args.has(1), args.results[0].as<float>()}});
 }
-Kernel bind_all(const KernelArgs& args) { return bind(args, false); }
-Kernel bind_first(const KernelArgs& args) { return bind(args, true); }
-
-const DeviceKernel table[] = {{"choice_counts", bind_all, workspace}, {"first_choices", bind_first, workspace}};
+Kernel bind_choice_counts_all(const KernelArgs& args) { return bind_choice_counts(args, false); }
+Kernel bind_choice_counts_first(const KernelArgs& args) { return bind_choice_counts(args, true); }
 
 }  // namespace
 
-std::span<const DeviceKernel> choice_counts_cuda() { return table; }
+std::span<const DeviceKernel> choice_counts_cuda() {
+  static const DeviceKernel table[] = {{"choice_counts", bind_choice_counts_all, workspace_choice_counts},
+                                       {"first_choices", bind_choice_counts_first, workspace_choice_counts}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -76,7 +76,7 @@ struct CombineDx {
   }
 };
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_combine(const KernelArgs& args) {
   const TokenRows rows(args.operands[1], args.operands[2], args.operands[0], args.share());
   const float* weights = args.operands[3].as<float>();
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
@@ -88,7 +88,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_combine_dx(const KernelArgs& args) {
   const TokenRows rows(args.operands[2], args.operands[3], args.results[0], args.share());
   const float* weights = args.operands[4].as<float>();
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
@@ -101,10 +101,11 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"combine", bind}, {"combine_dx", bind_dx}};
-
 }  // namespace
 
-std::span<const DeviceKernel> combine_cuda() { return table; }
+std::span<const DeviceKernel> combine_cuda() {
+  static const DeviceKernel table[] = {{"combine", bind_combine}, {"combine_dx", bind_combine_dx}};
+  return table;
+}
 
 }  // namespace lancet::ops

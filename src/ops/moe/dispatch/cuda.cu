@@ -47,7 +47,7 @@ struct Sum {
 };
 
 template <template <class> class Move>
-Kernel bind(const KernelArgs& args) {
+Kernel bind_dispatch(const KernelArgs& args) {
   const TensorView &in = args.operands[0], &out = args.results[0];
   const bool back = std::is_same_v<Move<float>, Sum<float>>;
   const TokenRows rows(args.operands[1], args.operands[2], back ? in : out, args.share());
@@ -60,10 +60,11 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"dispatch", bind<Copy>}, {"dispatch_dx", bind<Sum>}};
-
 }  // namespace
 
-std::span<const DeviceKernel> dispatch_cuda() { return table; }
+std::span<const DeviceKernel> dispatch_cuda() {
+  static const DeviceKernel table[] = {{"dispatch", bind_dispatch<Copy>}, {"dispatch_dx", bind_dispatch<Sum>}};
+  return table;
+}
 
 }  // namespace lancet::ops

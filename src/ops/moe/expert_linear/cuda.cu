@@ -15,7 +15,7 @@ std::int64_t first_column(const KernelArgs& args) {
   return args.attributes.integer("columns", 0) * args.attributes.integer("part", 0);
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_expert_linear(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands.back());
     p.width = int(args.results[0].shape()[2]), p.depth = int(args.operands[1].shape()[2]);
@@ -26,7 +26,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_expert_linear_dx(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[2]);
     p.width = int(args.results[0].shape()[2]), p.depth = int(args.operands[1].shape()[1]);
@@ -36,7 +36,7 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-Kernel bind_dw(const KernelArgs& args) {
+Kernel bind_expert_linear_dw(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     auto p = grouped_operands<T>(args, args.operands[2]);
     p.height = int(args.operands[0].shape()[2]), p.width = int(args.operands[1].shape()[2]);
@@ -46,11 +46,14 @@ Kernel bind_dw(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {
-    {"expert_linear", bind}, {"expert_product", bind}, {"expert_linear_dx", bind_dx}, {"expert_linear_dw", bind_dw}};
-
 }  // namespace
 
-std::span<const DeviceKernel> expert_linear_cuda() { return table; }
+std::span<const DeviceKernel> expert_linear_cuda() {
+  static const DeviceKernel table[] = {{"expert_linear", bind_expert_linear},
+                                       {"expert_product", bind_expert_linear},
+                                       {"expert_linear_dx", bind_expert_linear_dx},
+                                       {"expert_linear_dw", bind_expert_linear_dw}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -68,17 +68,18 @@ Kernel bind_of(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(kernel.all, Type::threads), kernel});
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_jitter(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) { return bind_of<T, float>(args); });
 }
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_jitter_dx(const KernelArgs& args) {
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) { return bind_of<float, T>(args); });
 }
 
-const DeviceKernel table[] = {{"jitter", bind}, {"jitter_dx", bind_dx}};
-
 }  // namespace
 
-std::span<const DeviceKernel> jitter_cuda() { return table; }
+std::span<const DeviceKernel> jitter_cuda() {
+  static const DeviceKernel table[] = {{"jitter", bind_jitter}, {"jitter_dx", bind_jitter_dx}};
+  return table;
+}
 
 }  // namespace lancet::ops

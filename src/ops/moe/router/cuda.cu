@@ -75,7 +75,7 @@ struct Router {
   }
 };
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_router(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t tokens = shape.rows(), d = shape.back(), experts = args.operands[1].shape()[0];
   const float* w = args.operands[1].as<float>();
@@ -132,7 +132,7 @@ struct RouterDx {
   }
 };
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_router_dx(const KernelArgs& args) {
   const std::int64_t tokens = args.operands[0].shape().rows(), experts = args.operands[0].shape().back();
   const std::int64_t d = args.operands[1].shape()[1];
   const float *dlogits = args.operands[0].as<float>(), *w = args.operands[1].as<float>();
@@ -213,14 +213,14 @@ struct Shares {
             std::min(divide_up(tokens, 32), 2 * args.device->traits().multiprocessors / (groups * tiles)), 1,
             args.device->traits().multiprocessors)) {}
 };
-std::size_t workspace_dw(const KernelArgs& args) {
+std::size_t workspace_router_dw(const KernelArgs& args) {
   const Shares shares(args);
   Scratch scratch(nullptr);
   scratch.take<float>(shares.pieces * shares.experts * shares.d);
   return scratch.bytes();
 }
 
-Kernel bind_dw(const KernelArgs& args) {
+Kernel bind_router_dw(const KernelArgs& args) {
   const Shares s(args);
   float* parts = reinterpret_cast<float*>(args.workspace);
   const std::int64_t n = s.experts * s.d;
@@ -234,10 +234,12 @@ Kernel bind_dw(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"router", bind}, {"router_dx", bind_dx}, {"router_dw", bind_dw, workspace_dw}};
-
 }  // namespace
 
-std::span<const DeviceKernel> router_cuda() { return table; }
+std::span<const DeviceKernel> router_cuda() {
+  static const DeviceKernel table[] = {
+      {"router", bind_router}, {"router_dx", bind_router_dx}, {"router_dw", bind_router_dw, workspace_router_dw}};
+  return table;
+}
 
 }  // namespace lancet::ops

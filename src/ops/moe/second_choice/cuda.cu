@@ -24,10 +24,11 @@ Kernel bind_skip(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(kernel.tokens, SkipSecond::threads), kernel});
 }
 
-const DeviceKernel table[] = {{"skip_second", bind_skip}};
-
 }  // namespace
 
-std::span<const DeviceKernel> second_choice_cuda() { return table; }
+std::span<const DeviceKernel> second_choice_cuda() {
+  static const DeviceKernel table[] = {{"skip_second", bind_skip}};
+  return table;
+}
 
 }  // namespace lancet::ops

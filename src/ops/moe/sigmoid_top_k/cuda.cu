@@ -84,7 +84,7 @@ struct ChooseSigmoid : TokenThreads {
   }
 };
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_sigmoid_top_k(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t groups = args.attributes.integer("expert_groups", 1);
   const ChooseSigmoid kernel{TokenThreads::of(shape.rows(), shape.back()),
@@ -136,16 +136,18 @@ struct SigmoidDx : TokenThreads {
   }
 };
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_sigmoid_top_k_dx(const KernelArgs& args) {
   const ChoiceGradientArgs of = choice_gradient_args(args);
   const SigmoidDx kernel{TokenThreads::of(of.tokens, of.experts), of, float(args.attributes.real("scale", 1))};
   return run_steps(args.stream, Step{kernel.blocks(), kernel});
 }
 
-const DeviceKernel table[] = {{"sigmoid_top_k", bind}, {"sigmoid_top_k_dx", bind_dx}};
-
 }  // namespace
 
-std::span<const DeviceKernel> sigmoid_top_k_cuda() { return table; }
+std::span<const DeviceKernel> sigmoid_top_k_cuda() {
+  static const DeviceKernel table[] = {{"sigmoid_top_k", bind_sigmoid_top_k},
+                                       {"sigmoid_top_k_dx", bind_sigmoid_top_k_dx}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -352,14 +352,14 @@ struct Workspace {
   }
 };
 
-std::size_t workspace(const KernelArgs& args) {
+std::size_t workspace_slots(const KernelArgs& args) {
   return Workspace(args, Gate(args, nullptr), routing::Service::by_token).bytes;
 }
 std::size_t workspace_by_choice(const KernelArgs& args) {
   return Workspace(args, Gate(args, nullptr), routing::Service::by_choice).bytes;
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_slots(const KernelArgs& args) {
   Gate gate(args, args.has(1) ? &args.operands[1] : nullptr);
   const Workspace memory(args, gate, routing::Service::by_token);
   gate.in_chunks = memory.in_chunks;
@@ -395,15 +395,16 @@ Kernel bind_by_weight(const KernelArgs& args) {
                    Step{gate.experts * gate.groups, GiveSlots{all}});
 }
 
-const DeviceKernel table[] = {
-    {"slots", bind, workspace},
-    {"slots_by_choice", bind_by_choice, workspace_by_choice},
-    {"slots_by_priority", bind_by_priority, workspace_by_choice},
-    {"slots_by_weight", bind_by_weight, workspace_by_weight},
-};
-
 }  // namespace
 
-std::span<const DeviceKernel> slots_cuda() { return table; }
+std::span<const DeviceKernel> slots_cuda() {
+  static const DeviceKernel table[] = {
+      {"slots", bind_slots, workspace_slots},
+      {"slots_by_choice", bind_by_choice, workspace_by_choice},
+      {"slots_by_priority", bind_by_priority, workspace_by_choice},
+      {"slots_by_weight", bind_by_weight, workspace_by_weight},
+  };
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -58,7 +58,7 @@ struct Choose : TokenThreads {
   }
 };
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_top_k(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const Choose kernel{TokenThreads::of(shape.rows(), shape.back()),
                       shape.back(),
@@ -137,16 +137,18 @@ struct TopKDx : TokenThreads {
   }
 };
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_top_k_dx(const KernelArgs& args) {
   const ChoiceGradientArgs of = choice_gradient_args(args);
   const TopKDx kernel{TokenThreads::of(of.tokens, of.experts), of};
   return run_steps(args.stream, Step{kernel.blocks(), kernel});
 }
 
-const DeviceKernel table[] = {{"top_k", bind}, {"every_expert", bind_every}, {"top_k_dx", bind_dx}};
-
 }  // namespace
 
-std::span<const DeviceKernel> top_k_cuda() { return table; }
+std::span<const DeviceKernel> top_k_cuda() {
+  static const DeviceKernel table[] = {
+      {"top_k", bind_top_k}, {"every_expert", bind_every}, {"top_k_dx", bind_top_k_dx}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -67,10 +67,11 @@ Kernel bind_random(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(kernel.tokens, RandomChoice::threads), kernel});
 }
 
-const DeviceKernel table[] = {{"hash_choice", bind_hash}, {"random_choice", bind_random}};
-
 }  // namespace
 
-std::span<const DeviceKernel> unscored_choice_cuda() { return table; }
+std::span<const DeviceKernel> unscored_choice_cuda() {
+  static const DeviceKernel table[] = {{"hash_choice", bind_hash}, {"random_choice", bind_random}};
+  return table;
+}
 
 }  // namespace lancet::ops

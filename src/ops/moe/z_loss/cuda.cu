@@ -37,9 +37,11 @@ SquareLogs kernel_of(const KernelArgs& args) {
       TokenThreads::of(shape.rows(), shape.back()), shape.back(), args.operands[0].as<float>(), nullptr, nullptr, 0};
 }
 
-std::size_t workspace(const KernelArgs& args) { return std::size_t(args.operands[0].shape().rows()) * sizeof(float); }
+std::size_t workspace_z_loss(const KernelArgs& args) {
+  return std::size_t(args.operands[0].shape().rows()) * sizeof(float);
+}
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_z_loss(const KernelArgs& args) {
   SquareLogs kernel = kernel_of(args);
   kernel.squares = reinterpret_cast<float*>(args.workspace);
   const float each = float(1.0 / double(args.attributes.integer("total_tokens")));
@@ -47,17 +49,18 @@ Kernel bind(const KernelArgs& args) {
                    Step{1, AddUp{kernel.squares, kernel.tokens, each, args.results[0].as<float>()}});
 }
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_z_loss_dx(const KernelArgs& args) {
   SquareLogs kernel = kernel_of(args);
   kernel.dlogits = args.results[0].as<float>();
   kernel.scale = float(2 * args.attributes.real("coefficient") / double(args.attributes.integer("total_tokens")));
   return run_steps(args.stream, Step{kernel.blocks(), kernel});
 }
 
-const DeviceKernel table[] = {{"z_loss", bind, workspace}, {"z_loss_dx", bind_dx}};
-
 }  // namespace
 
-std::span<const DeviceKernel> z_loss_cuda() { return table; }
+std::span<const DeviceKernel> z_loss_cuda() {
+  static const DeviceKernel table[] = {{"z_loss", bind_z_loss, workspace_z_loss}, {"z_loss_dx", bind_z_loss_dx}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -300,8 +300,8 @@ struct ByLibrary {
   std::shared_ptr<Attention> attention;  // shared: a Kernel is copyable
   backend::Stream* stream;
   AttentionTensors tensors;
-  std::byte* workspace;
-  Status operator()() const { return attention->run(*stream, tensors, workspace); }
+  std::byte* workspace_attention;
+  Status operator()() const { return attention->run(*stream, tensors, workspace_attention); }
 };
 
 // later, sums: of a part in the backward pass, which may be the first to run and have no `later`.
@@ -353,18 +353,18 @@ Kernel bind_pass(const KernelArgs& args, const AttentionDesc& desc, DType dtype,
   });
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_attention(const KernelArgs& args) {
   const TensorView& qkv = args.operands[0];
   AttentionTensors t;
   t.qkv = qkv.data, t.out = args.results[0].data, t.lse = args.results[1].as<float>();
   t.all = args.operands[args.has(1) ? 1 : 0].data;
   return bind_pass(args, describe(args, 0, 1, false), qkv.dtype(), t);
 }
-std::size_t workspace(const KernelArgs& args) {
+std::size_t workspace_attention(const KernelArgs& args) {
   return workspace_bytes(describe(args, 0, 1, false), args.operands[0].dtype());
 }
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_attention_dx(const KernelArgs& args) {
   const TensorView& qkv = args.operands[1];
   AttentionTensors t;
   t.dout = args.operands[0].data, t.qkv = qkv.data, t.out = args.operands[2].data;
@@ -374,14 +374,16 @@ Kernel bind_dx(const KernelArgs& args) {
                    args.has(5) ? args.operands[5].as<float>() : nullptr,
                    args.has(4) ? args.results[1].as<float>() : nullptr);
 }
-std::size_t workspace_dx(const KernelArgs& args) {
+std::size_t workspace_attention_dx(const KernelArgs& args) {
   return workspace_bytes(describe(args, 1, 4, true), args.operands[1].dtype());
 }
 
-const DeviceKernel table[] = {{"attention", bind, workspace}, {"attention_dx", bind_dx, workspace_dx}};
-
 }  // namespace
 
-std::span<const DeviceKernel> attention_cuda() { return table; }
+std::span<const DeviceKernel> attention_cuda() {
+  static const DeviceKernel table[] = {{"attention", bind_attention, workspace_attention},
+                                       {"attention_dx", bind_attention_dx, workspace_attention_dx}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -77,14 +77,14 @@ struct Row {
   }
 };
 
-std::size_t workspace(const KernelArgs& args) {
+std::size_t workspace_cross_entropy(const KernelArgs& args) {
   Scratch scratch(nullptr);
   scratch.take<float>(args.operands[0].shape().rows());
   return scratch.bytes();
 }
 
 template <class T, bool train, bool kept>
-Kernel bind_rows(const KernelArgs& args, std::size_t shared) {
+Kernel bind_cross_entropy_rows(const KernelArgs& args, std::size_t shared) {
   const TensorView& logits = train ? args.results[1] : args.operands[0];
   const std::int64_t rows = logits.shape().rows(), columns = logits.shape().back();
   float* losses = reinterpret_cast<float*>(args.workspace);
@@ -97,8 +97,9 @@ Kernel bind_rows(const KernelArgs& args, std::size_t shared) {
                    Step{1, AddUp{losses, rows, share, args.results[0].as<float>()}});
 }
 
-Kernel bind(const KernelArgs& args) {
-  return by_dtype(args.operands[0].dtype(), [&]<class T>(T) { return bind_rows<T, false, false>(args, 0); });
+Kernel bind_cross_entropy(const KernelArgs& args) {
+  return by_dtype(args.operands[0].dtype(),
+                  [&]<class T>(T) { return bind_cross_entropy_rows<T, false, false>(args, 0); });
 }
 
 // Whether a block can keep a row of this size. With 227 KB (sm_90) the row has at most 115,968 logits of bf16, with
@@ -111,15 +112,17 @@ Kernel bind_train(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const std::int64_t packs = divide_up(args.attributes.integer("vocabulary"), Pack<T>::size);
     const std::size_t row_bytes = std::size_t(packs) * sizeof(Pack<T>);
-    return fits_block(row_bytes, *args.device) ? bind_rows<T, true, true>(args, row_bytes)
-                                               : bind_rows<T, true, false>(args, 0);
+    return fits_block(row_bytes, *args.device) ? bind_cross_entropy_rows<T, true, true>(args, row_bytes)
+                                               : bind_cross_entropy_rows<T, true, false>(args, 0);
   });
 }
 
-const DeviceKernel table[] = {{"cross_entropy", bind, workspace}, {"cross_entropy_train", bind_train, workspace}};
-
 }  // namespace
 
-std::span<const DeviceKernel> cross_entropy_cuda() { return table; }
+std::span<const DeviceKernel> cross_entropy_cuda() {
+  static const DeviceKernel table[] = {{"cross_entropy", bind_cross_entropy, workspace_cross_entropy},
+                                       {"cross_entropy_train", bind_train, workspace_cross_entropy}};
+  return table;
+}
 
 }  // namespace lancet::ops

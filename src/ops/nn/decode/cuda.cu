@@ -231,7 +231,7 @@ std::size_t attention_workspace(const KernelArgs& args) {
   return std::size_t(rows_of(args) * splits * (cache[3] + 2)) * sizeof(float);
 }
 
-Kernel bind_attention(const KernelArgs& args) {
+Kernel bind_attention_decode(const KernelArgs& args) {
   const Shape &qkv = args.operands[0].shape(), &cache = args.operands[1].shape();  // [B,H,P,hd]
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T *from = args.operands[0].as<T>(), *keys = args.operands[1].as<T>(), *values = args.operands[2].as<T>();
@@ -256,7 +256,7 @@ Kernel bind_attention(const KernelArgs& args) {
   });
 }
 
-Kernel bind_embedding(const KernelArgs& args) {
+Kernel bind_embedding_at(const KernelArgs& args) {
   return by_dtype(args.operands[1].dtype(),
                   [&]<class T>(T) { return embed<T>(args, args.operands[3].as<std::int32_t>()); });
 }
@@ -303,12 +303,13 @@ Kernel bind_row(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"embedding_at", bind_embedding},
-                              {"attention_decode", bind_attention, attention_workspace},
-                              {"take_row", bind_row}};
-
 }  // namespace
 
-std::span<const DeviceKernel> decode_cuda() { return table; }
+std::span<const DeviceKernel> decode_cuda() {
+  static const DeviceKernel table[] = {{"embedding_at", bind_embedding_at},
+                                       {"attention_decode", bind_attention_decode, attention_workspace},
+                                       {"take_row", bind_row}};
+  return table;
+}
 
 }  // namespace lancet::ops

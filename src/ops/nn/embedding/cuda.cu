@@ -131,7 +131,7 @@ namespace {
 
 using namespace device;
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_embedding(const KernelArgs& args) {
   return by_dtype(args.operands[1].dtype(), [&]<class T>(T) { return embed<T>(args, nullptr); });
 }
 
@@ -249,9 +249,9 @@ struct WorkspaceDw {
         parts(scratch.take<float>(divide_up(args.operands[1].elements(), piece_rows) * 2 *
                                   args.operands[0].shape().back())) {}
 };
-std::size_t workspace_dw(const KernelArgs& args) { return WorkspaceDw(args).scratch.bytes(); }
+std::size_t workspace_embedding_dw(const KernelArgs& args) { return WorkspaceDw(args).scratch.bytes(); }
 
-Kernel bind_dw(const KernelArgs& args) {
+Kernel bind_embedding_dw(const KernelArgs& args) {
   const WorkspaceDw memory(args);
   const std::int64_t n = args.operands[1].elements(), d = args.operands[0].shape().back();
   float* dw = args.results[0].as<float>();
@@ -324,11 +324,13 @@ Kernel bind_position_dw(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {
-    {"embedding", bind}, {"embedding_dw", bind_dw, workspace_dw}, {"position_dw", bind_position_dw}};
-
 }  // namespace
 
-std::span<const DeviceKernel> embedding_cuda() { return table; }
+std::span<const DeviceKernel> embedding_cuda() {
+  static const DeviceKernel table[] = {{"embedding", bind_embedding},
+                                       {"embedding_dw", bind_embedding_dw, workspace_embedding_dw},
+                                       {"position_dw", bind_position_dw}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -391,7 +391,7 @@ Kernel over_rows(const KernelArgs& args, const F& kernel) {
 }
 
 template <class Stats, bool add>
-Kernel bind(const KernelArgs& args) {
+Kernel bind_layer_norm(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t d = shape.back();
   const float* gamma = args.operands[add + 1].as<float>();
@@ -450,7 +450,7 @@ Kernel bind_backward(const KernelArgs& args, const NormBackward<Stats, T, packs>
 }
 
 template <class Stats>
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_layer_norm_dx(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t rows = shape.rows(), d = shape.back();
   const float* gamma = args.operands[2].as<float>();
@@ -474,7 +474,7 @@ Kernel bind_dx(const KernelArgs& args) {
 }
 
 template <class Stats>
-std::size_t workspace_dw(const KernelArgs& args) {
+std::size_t workspace_layer_norm_dw(const KernelArgs& args) {
   Scratch scratch(nullptr);
   scratch.take<float>(pieces_of(args.operands[0].shape().rows(), *args.device) * parameters<Stats> *
                       args.operands[0].shape().back());
@@ -487,7 +487,7 @@ std::size_t own_memory_dw(const KernelArgs& args) {
   const std::int64_t d = args.operands[0].shape().back();
   const bool joint =
       args.operands[0].dtype() == DType::bf16 ? joint_rows<bf16>(d, *args.device) : joint_rows<float>(d, *args.device);
-  return joint ? workspace_dw<Stats>(args) : 0;
+  return joint ? workspace_layer_norm_dw<Stats>(args) : 0;
 }
 
 // The memory in which layer_norm_dx of the same tensors leaves their partial sums; null if dw must compute them.
@@ -500,7 +500,7 @@ float* parts_of_dx(const KernelArgs& args) {
   const auto shared = std::static_pointer_cast<Backward>(note->second);
   if (shared->dy != operands[0] || shared->x != operands[1]) return nullptr;
   if (!shared->parts) {
-    const auto memory = args.device->allocate(workspace_dw<Stats>(args));
+    const auto memory = args.device->allocate(workspace_layer_norm_dw<Stats>(args));
     if (memory.ok())
       shared->parts = reinterpret_cast<float*>(*memory);
     else if (args.remarks)
@@ -512,7 +512,7 @@ float* parts_of_dx(const KernelArgs& args) {
 }
 
 template <class Stats>
-Kernel bind_dw(const KernelArgs& args) {
+Kernel bind_layer_norm_dw(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t d = shape.back(), pieces = pieces_of(shape.rows(), *args.device);
   const auto add = [&](const float* parts) {
@@ -533,16 +533,21 @@ Kernel bind_dw(const KernelArgs& args) {
 
 template <class Stats>
 DeviceKernel dw_kernel(std::string_view op) {
-  return {.op = op, .bind = bind_dw<Stats>, .workspace = workspace_dw<Stats>, .own_memory = own_memory_dw<Stats>};
+  return {.op = op,
+          .bind = bind_layer_norm_dw<Stats>,
+          .workspace = workspace_layer_norm_dw<Stats>,
+          .own_memory = own_memory_dw<Stats>};
 }
-
-const DeviceKernel table[] = {{"layer_norm", bind<RowStats, false>}, {"add_layer_norm", bind<RowStats, true>},
-                              {"layer_norm_dx", bind_dx<RowStats>},  dw_kernel<RowStats>("layer_norm_dw"),
-                              {"rms_norm", bind<RmsStats, false>},   {"add_rms_norm", bind<RmsStats, true>},
-                              {"rms_norm_dx", bind_dx<RmsStats>},    dw_kernel<RmsStats>("rms_norm_dw")};
 
 }  // namespace
 
-std::span<const DeviceKernel> layer_norm_cuda() { return table; }
+std::span<const DeviceKernel> layer_norm_cuda() {
+  static const DeviceKernel table[] = {
+      {"layer_norm", bind_layer_norm<RowStats, false>}, {"add_layer_norm", bind_layer_norm<RowStats, true>},
+      {"layer_norm_dx", bind_layer_norm_dx<RowStats>},  dw_kernel<RowStats>("layer_norm_dw"),
+      {"rms_norm", bind_layer_norm<RmsStats, false>},   {"add_rms_norm", bind_layer_norm<RmsStats, true>},
+      {"rms_norm_dx", bind_layer_norm_dx<RmsStats>},    dw_kernel<RmsStats>("rms_norm_dw")};
+  return table;
+}
 
 }  // namespace lancet::ops

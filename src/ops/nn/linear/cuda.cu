@@ -23,8 +23,8 @@ MatmulDesc extents(std::int64_t m, std::int64_t n, std::int64_t k, DType operand
   return desc;
 }
 
-// The workspace begins with the part of cuBLASLt; returns the rest, which is that of our kernels.
-std::byte* own_part(std::byte* workspace) { return workspace + backend::cuda::matmul_workspace_bytes; }
+// The workspace_linear begins with the part of cuBLASLt; returns the rest, which is that of our kernels.
+std::byte* own_part(std::byte* workspace_linear) { return workspace_linear + backend::cuda::matmul_workspace_bytes; }
 
 struct Linear {
   MatmulCall product;
@@ -42,7 +42,7 @@ Kernel bind_product(const KernelArgs& args, const MatmulDesc& desc, const Matmul
   return Linear{{std::move(*product), desc, operands, args.stream, args.workspace}, std::move(rounding)};
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_linear(const KernelArgs& args) {
   const TensorView &x = args.operands[0], &w = args.operands[1];
   MatmulDesc desc = extents(x.shape().rows(), w.shape()[0], w.shape()[1], x.dtype(), x.dtype());
   desc.trans_b = true;
@@ -58,11 +58,11 @@ Kernel bind(const KernelArgs& args) {
   }
   return bind_product(args, desc, operands, std::move(rounding));
 }
-std::size_t workspace(const KernelArgs& args) {
+std::size_t workspace_linear(const KernelArgs& args) {
   return backend::cuda::matmul_workspace_bytes + std::size_t(args.operands[1].shape()[0]) * sizeof(bf16);
 }
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_linear_dx(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &w = args.operands[1];
   MatmulDesc desc = extents(dy.shape().rows(), w.shape()[1], w.shape()[0], dy.dtype(), dy.dtype());
   desc.parts = args.attributes.integer("parts", 1);
@@ -70,7 +70,7 @@ Kernel bind_dx(const KernelArgs& args) {
   operands.a = dy.data, operands.b = w.data, operands.c = args.results[0].data;
   return bind_product(args, desc, operands, {});
 }
-std::size_t workspace_dx(const KernelArgs&) { return backend::cuda::matmul_workspace_bytes; }
+std::size_t workspace_linear_dx(const KernelArgs&) { return backend::cuda::matmul_workspace_bytes; }
 
 template <class T>
 struct LinearGradient {
@@ -111,7 +111,7 @@ std::size_t parts_bytes(std::int64_t rows, std::int64_t columns) {
   return std::size_t(sums.parts() * columns) * sizeof(float);
 }
 
-Kernel bind_dw(const KernelArgs& args) {
+Kernel bind_linear_dw(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &x = args.operands[1];
   MatmulDesc plain = extents(dy.shape().back(), x.shape().back(), x.shape().rows(), dy.dtype(), DType::f32);
   plain.trans_a = true;
@@ -131,16 +131,18 @@ Kernel bind_dw(const KernelArgs& args) {
     return with_column_sums<T>({std::move(*product), fused, operands, args.stream, args.workspace});
   });
 }
-std::size_t workspace_dw(const KernelArgs& args) {
+std::size_t workspace_linear_dw(const KernelArgs& args) {
   const TensorView& dy = args.operands[0];
   return backend::cuda::matmul_workspace_bytes + parts_bytes(dy.shape().rows(), dy.shape().back());
 }
 
-const DeviceKernel table[] = {
-    {"linear", bind, workspace}, {"linear_dx", bind_dx, workspace_dx}, {"linear_dw", bind_dw, workspace_dw}};
-
 }  // namespace
 
-std::span<const DeviceKernel> linear_cuda() { return table; }
+std::span<const DeviceKernel> linear_cuda() {
+  static const DeviceKernel table[] = {{"linear", bind_linear, workspace_linear},
+                                       {"linear_dx", bind_linear_dx, workspace_linear_dx},
+                                       {"linear_dw", bind_linear_dw, workspace_linear_dw}};
+  return table;
+}
 
 }  // namespace lancet::ops

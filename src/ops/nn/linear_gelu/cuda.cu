@@ -74,7 +74,7 @@ Kernel activate_dx(const KernelArgs& args, const MatmulOperands& o) {
                           static_cast<const T*>(o.argument));
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_linear_gelu(const KernelArgs& args) {
   const TensorView &x = args.operands[0], &w = args.operands[1], &h = args.results[0], &y = args.results[1];
   MatmulDesc desc;
   desc.m = x.shape().rows(), desc.n = w.shape()[0], desc.k = w.shape()[1];
@@ -98,11 +98,11 @@ Kernel bind(const KernelArgs& args) {
     return bind_fused_or_apart(args, desc, operands, rounding, {plain_result, activate<T>});
   });
 }
-std::size_t workspace(const KernelArgs& args) {
+std::size_t workspace_linear_gelu(const KernelArgs& args) {
   return backend::cuda::matmul_workspace_bytes + std::size_t(args.operands[1].shape()[0]) * sizeof(bf16);
 }
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_linear_gelu_dx(const KernelArgs& args) {
   const TensorView &dy = args.operands[0], &w = args.operands[1], &h = args.operands[2], &dh = args.results[0];
   MatmulDesc desc;
   desc.m = dy.shape().rows(), desc.n = w.shape()[1], desc.k = w.shape()[0];
@@ -116,7 +116,7 @@ Kernel bind_dx(const KernelArgs& args) {
     return bind_fused_or_apart(args, desc, operands, {}, {plain_result, activate_dx<T>});
   });
 }
-std::size_t workspace_dx(const KernelArgs&) { return backend::cuda::matmul_workspace_bytes; }
+std::size_t workspace_linear_gelu_dx(const KernelArgs&) { return backend::cuda::matmul_workspace_bytes; }
 
 Kernel bind_experts(const KernelArgs& args) {
   return device::by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
@@ -137,13 +137,14 @@ Kernel bind_experts_dx(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"linear_gelu", bind, workspace},
-                              {"linear_dx_gelu", bind_dx, workspace_dx},
-                              {"expert_linear_gelu", bind_experts},
-                              {"expert_linear_dx_gelu", bind_experts_dx}};
-
 }  // namespace
 
-std::span<const DeviceKernel> linear_gelu_cuda() { return table; }
+std::span<const DeviceKernel> linear_gelu_cuda() {
+  static const DeviceKernel table[] = {{"linear_gelu", bind_linear_gelu, workspace_linear_gelu},
+                                       {"linear_dx_gelu", bind_linear_gelu_dx, workspace_linear_gelu_dx},
+                                       {"expert_linear_gelu", bind_experts},
+                                       {"expert_linear_dx_gelu", bind_experts_dx}};
+  return table;
+}
 
 }  // namespace lancet::ops

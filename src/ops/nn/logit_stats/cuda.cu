@@ -39,7 +39,7 @@ struct LogSums {
   }
 };
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_logit_stats(const KernelArgs& args) {
   const LogitBlocks at(args.operands[0], args.results[0], args);
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T* x = args.operands[0].as<T>();
@@ -82,7 +82,7 @@ struct LogitGradient {
   }
 };
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_logit_stats_dx(const KernelArgs& args) {
   const LogitBlocks at(args.results[0], args.operands[0], args);
   return by_dtype(args.results[0].dtype(), [&]<class T>(T) {
     T* x = args.results[0].as<T>();
@@ -126,7 +126,7 @@ struct LossOfStats {
   LANCET_DEVICE std::int64_t at(std::int64_t b, std::int64_t r) const { return (b * rows + r) * 2; }
 };
 
-Kernel bind_loss(const KernelArgs& args) {
+Kernel bind_logit_stats_loss(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   const std::int64_t rows = shape[1] * shape[2];
   float* losses = reinterpret_cast<float*>(args.workspace);
@@ -141,17 +141,19 @@ Kernel bind_loss(const KernelArgs& args) {
   return run_steps(args.stream, Step{divide_up(rows, LossOfStats::threads), kernel},
                    Step{1, AddUp{losses, rows, share, args.results[0].as<float>()}});
 }
-std::size_t workspace_loss(const KernelArgs& args) {
+std::size_t workspace_logit_stats_loss(const KernelArgs& args) {
   Scratch scratch(nullptr);
   scratch.take<float>(args.operands[0].elements() / (2 * args.operands[0].shape()[0]));
   return scratch.bytes();
 }
 
-const DeviceKernel table[] = {
-    {"logit_stats", bind}, {"logit_stats_dx", bind_dx}, {"loss_of_stats", bind_loss, workspace_loss}};
-
 }  // namespace
 
-std::span<const DeviceKernel> logit_stats_cuda() { return table; }
+std::span<const DeviceKernel> logit_stats_cuda() {
+  static const DeviceKernel table[] = {{"logit_stats", bind_logit_stats},
+                                       {"logit_stats_dx", bind_logit_stats_dx},
+                                       {"loss_of_stats", bind_logit_stats_loss, workspace_logit_stats_loss}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -296,10 +296,10 @@ Kernel bind_forward(const KernelArgs& args, int first_gamma, const std::int32_t*
   });
 }
 
-Kernel bind(const KernelArgs& args) { return bind_forward(args, 1, nullptr); }
+Kernel bind_rotate(const KernelArgs& args) { return bind_forward(args, 1, nullptr); }
 Kernel bind_at(const KernelArgs& args) { return bind_forward(args, 2, args.operands[1].as<std::int32_t>()); }
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_rotate_dx(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T *dy = args.operands[0].as<T>(), *x = args.has(1) ? args.operands[1].as<T>() : nullptr;
     T* dx = args.results[0].as<T>();
@@ -309,20 +309,20 @@ Kernel bind_dx(const KernelArgs& args) {
 }
 
 // One a multiprocessor for q and one for k, with 16 rows or more each.
-std::int64_t pieces_of(const KernelArgs& args) {
+std::int64_t pieces_of_rotation(const KernelArgs& args) {
   return std::clamp<std::int64_t>(divide_up(args.operands[0].shape().rows(), 16), 1,
                                   args.device->traits().multiprocessors);
 }
-std::size_t workspace_dw(const KernelArgs& args) {
+std::size_t workspace_rotate_dw(const KernelArgs& args) {
   const PackedHeads heads(args.attributes);
-  return std::size_t(pieces_of(args) * 2 * heads.head_dim) * sizeof(float);
+  return std::size_t(pieces_of_rotation(args) * 2 * heads.head_dim) * sizeof(float);
 }
 
-Kernel bind_dw(const KernelArgs& args) {
+Kernel bind_rotate_dw(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
     const Turning<T> turning(args, aligned(dy, x));
-    const std::int64_t pieces = pieces_of(args), n = turning.heads.head_dim;
+    const std::int64_t pieces = pieces_of_rotation(args), n = turning.heads.head_dim;
     auto* parts = reinterpret_cast<float*>(args.workspace);
     const RotateDw<T> kernel{turning, float(args.attributes.real("eps")), dy,    x,
                              parts,   args.operands[0].shape().rows(),    pieces};
@@ -331,11 +331,14 @@ Kernel bind_dw(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {
-    {"rotate", bind}, {"rotate_at", bind_at}, {"rotate_dx", bind_dx}, {"rotate_dw", bind_dw, workspace_dw}};
-
 }  // namespace
 
-std::span<const DeviceKernel> rotate_cuda() { return table; }
+std::span<const DeviceKernel> rotate_cuda() {
+  static const DeviceKernel table[] = {{"rotate", bind_rotate},
+                                       {"rotate_at", bind_at},
+                                       {"rotate_dx", bind_rotate_dx},
+                                       {"rotate_dw", bind_rotate_dw, workspace_rotate_dw}};
+  return table;
+}
 
 }  // namespace lancet::ops

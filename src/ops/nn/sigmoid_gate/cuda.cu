@@ -57,17 +57,17 @@ struct GateRowsDgate {
 };
 
 template <class K>
-Kernel over_rows(const KernelArgs& args, const K& kernel) {
+Kernel over_gated_rows(const KernelArgs& args, const K& kernel) {
   return run_steps(args.stream, Step{divide_up(kernel.rows, K::threads / warp_size), kernel});
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_sigmoid_gate(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T* x = args.operands[0].as<T>();
     T* y = args.results[0].as<T>();
-    return over_rows(args, GateRows<T>{x, args.operands[1].as<T>(), y, shape.rows(), shape.back(),
-                                       aligned_rows<T>(shape.back()) && aligned(x, y)});
+    return over_gated_rows(args, GateRows<T>{x, args.operands[1].as<T>(), y, shape.rows(), shape.back(),
+                                             aligned_rows<T>(shape.back()) && aligned(x, y)});
   });
 }
 
@@ -75,15 +75,17 @@ Kernel bind_dgate(const KernelArgs& args) {
   const Shape& shape = args.operands[0].shape();
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
-    return over_rows(args, GateRowsDgate<T>{dy, x, args.operands[2].as<T>(), args.results[0].as<T>(), shape.rows(),
-                                            shape.back(), aligned_rows<T>(shape.back()) && aligned(dy, x)});
+    return over_gated_rows(
+        args, GateRowsDgate<T>{dy, x, args.operands[2].as<T>(), args.results[0].as<T>(), shape.rows(), shape.back(),
+                               aligned_rows<T>(shape.back()) && aligned(dy, x)});
   });
 }
 
-const DeviceKernel table[] = {{"sigmoid_gate", bind}, {"sigmoid_gate_dgate", bind_dgate}};
-
 }  // namespace
 
-std::span<const DeviceKernel> sigmoid_gate_cuda() { return table; }
+std::span<const DeviceKernel> sigmoid_gate_cuda() {
+  static const DeviceKernel table[] = {{"sigmoid_gate", bind_sigmoid_gate}, {"sigmoid_gate_dgate", bind_dgate}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -63,7 +63,7 @@ struct SwigluDxPack {
   }
 };
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_swiglu(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T* x = args.operands[0].as<T>();
     T* y = args.results[0].as<T>();
@@ -71,7 +71,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_swiglu_dx(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) {
     const T *dy = args.operands[0].as<T>(), *x = args.operands[1].as<T>();
     T* dx = args.results[0].as<T>();
@@ -79,10 +79,11 @@ Kernel bind_dx(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"swiglu", bind}, {"swiglu_dx", bind_dx}};
-
 }  // namespace
 
-std::span<const DeviceKernel> swiglu_cuda() { return table; }
+std::span<const DeviceKernel> swiglu_cuda() {
+  static const DeviceKernel table[] = {{"swiglu", bind_swiglu}, {"swiglu_dx", bind_swiglu_dx}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -231,7 +231,7 @@ Kernel bind_squares_dx(const KernelArgs& args) {
   });
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_wide_norm(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T* qkv = args.operands[0].as<T>();
     T* y = args.results[0].as<T>();
@@ -242,7 +242,7 @@ Kernel bind(const KernelArgs& args) {
   });
 }
 
-Kernel bind_dx(const KernelArgs& args) {
+Kernel bind_wide_norm_dx(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const T *dy = args.operands[0].as<T>(), *qkv = args.operands[1].as<T>();
     T* dqkv = args.results[0].as<T>();
@@ -255,18 +255,18 @@ Kernel bind_dx(const KernelArgs& args) {
 }
 
 // One a multiprocessor, with 32 rows or more each.
-std::int64_t pieces_of(const KernelArgs& args) {
+std::int64_t pieces_of_norm(const KernelArgs& args) {
   return std::clamp<std::int64_t>(divide_up(args.operands[0].shape().rows(), 32), 1,
                                   args.device->traits().multiprocessors);
 }
-std::size_t workspace_dw(const KernelArgs& args) {
-  return std::size_t(pieces_of(args) * (queries_of(args) + keys_of(args))) * sizeof(float);
+std::size_t workspace_wide_norm_dw(const KernelArgs& args) {
+  return std::size_t(pieces_of_norm(args) * (queries_of(args) + keys_of(args))) * sizeof(float);
 }
 
-Kernel bind_dw(const KernelArgs& args) {
+Kernel bind_wide_norm_dw(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     const WideHeads heads(args.attributes);
-    const std::int64_t pieces = pieces_of(args), query_tiles = divide_up(heads.queries, ColumnTile<T>::columns),
+    const std::int64_t pieces = pieces_of_norm(args), query_tiles = divide_up(heads.queries, ColumnTile<T>::columns),
                        tiles = query_tiles + divide_up(heads.keys, ColumnTile<T>::columns);
     const T *dy = args.operands[0].as<T>(), *qkv = args.operands[1].as<T>();
     auto* parts = reinterpret_cast<float*>(args.workspace);
@@ -293,14 +293,15 @@ Kernel bind_dw(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"wide_norm_squares", bind_squares},
-                              {"wide_norm_squares_dx", bind_squares_dx},
-                              {"wide_norm", bind},
-                              {"wide_norm_dx", bind_dx},
-                              {"wide_norm_dw", bind_dw, workspace_dw}};
-
 }  // namespace
 
-std::span<const DeviceKernel> wide_norm_cuda() { return table; }
+std::span<const DeviceKernel> wide_norm_cuda() {
+  static const DeviceKernel table[] = {{"wide_norm_squares", bind_squares},
+                                       {"wide_norm_squares_dx", bind_squares_dx},
+                                       {"wide_norm", bind_wide_norm},
+                                       {"wide_norm_dx", bind_wide_norm_dx},
+                                       {"wide_norm_dw", bind_wide_norm_dw, workspace_wide_norm_dw}};
+  return table;
+}
 
 }  // namespace lancet::ops

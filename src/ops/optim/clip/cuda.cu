@@ -17,9 +17,9 @@ using namespace device;
 
 constexpr int tensors_per_launch = 96;
 static_assert(tensors_per_launch <= most_entries);
-constexpr std::int64_t piece_elements = 1 << 14;  // elements per block: 16 packs per thread
+constexpr std::int64_t norm_piece = 1 << 14;  // elements per block: 16 packs per thread
 
-std::int64_t pieces_of(const TensorView& tensor) { return divide_up(tensor.elements(), piece_elements); }
+std::int64_t pieces_of(const TensorView& tensor) { return divide_up(tensor.elements(), norm_piece); }
 
 // The sum of squares of each piece of the tensors. Bytes: each tensor once.
 struct Squares {
@@ -35,8 +35,8 @@ struct Squares {
   template <class Block>
   LANCET_DEVICE void operator()(Block& block) const {
     const Tensor tensor = tensors[entry_of_piece(tensors, count, block.index())];
-    const std::int64_t begin = (block.index() - tensor.first_piece) * piece_elements,
-                       end = begin + piece_elements < tensor.elements ? begin + piece_elements : tensor.elements;
+    const std::int64_t begin = (block.index() - tensor.first_piece) * norm_piece,
+                       end = begin + norm_piece < tensor.elements ? begin + norm_piece : tensor.elements;
     const bool wide = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
     float sums[4] = {};
 #pragma unroll 4
@@ -136,11 +136,12 @@ Kernel bind_schedule(const KernelArgs& args) {
   return run_steps(args.stream, Step{1, kernel});
 }
 
-const DeviceKernel table[] = {
-    {"squared_norm", bind_norm, workspace_norm}, {"clip_scale", bind_scale}, {"clipped_schedule", bind_schedule}};
-
 }  // namespace
 
-std::span<const DeviceKernel> clip_cuda() { return table; }
+std::span<const DeviceKernel> clip_cuda() {
+  static const DeviceKernel table[] = {
+      {"squared_norm", bind_norm, workspace_norm}, {"clip_scale", bind_scale}, {"clipped_schedule", bind_schedule}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -243,12 +243,13 @@ Kernel bind_balance(const KernelArgs& args) {
   return device::run_steps(args.stream, device::Step{1, kernel});
 }
 
-const DeviceKernel table[] = {{.op = "adamw", .bind = bind_adamw, .bind_all = bind_all_adamw},
-                              {.op = "sgd", .bind = bind_sgd, .bind_all = bind_all_sgd},
-                              {"balance_bias", bind_balance}};
-
 }  // namespace
 
-std::span<const DeviceKernel> update_cuda() { return table; }
+std::span<const DeviceKernel> update_cuda() {
+  static const DeviceKernel table[] = {{.op = "adamw", .bind = bind_adamw, .bind_all = bind_all_adamw},
+                                       {.op = "sgd", .bind = bind_sgd, .bind_all = bind_all_sgd},
+                                       {"balance_bias", bind_balance}};
+  return table;
+}
 
 }  // namespace lancet::ops

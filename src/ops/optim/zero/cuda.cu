@@ -9,13 +9,14 @@ Kernel set_zero(const KernelArgs& args, const TensorView& view) {
   };
 }
 
-Kernel bind(const KernelArgs& args) { return set_zero(args, args.operands[0]); }
-Kernel bind_zeros(const KernelArgs& args) { return set_zero(args, args.results[0]); }
-
-const DeviceKernel table[] = {{"zero", bind}, {"zeros", bind_zeros}};
+Kernel bind_zero(const KernelArgs& args) { return set_zero(args, args.operands[0]); }
+Kernel bind_zero_zeros(const KernelArgs& args) { return set_zero(args, args.results[0]); }
 
 }  // namespace
 
-std::span<const DeviceKernel> zero_cuda() { return table; }
+std::span<const DeviceKernel> zero_cuda() {
+  static const DeviceKernel table[] = {{"zero", bind_zero}, {"zeros", bind_zero_zeros}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -41,7 +41,7 @@ struct Split {
   }
 };
 
-Kernel bind_split(const KernelArgs& args) {
+Kernel bind_filled_parts_split(const KernelArgs& args) {
   const std::int64_t experts = args.results[0].shape()[0], choices = args.operands[0].elements();
   auto* part = args.results[0].as<std::int32_t>();
   const Begin begin{args.has(2) ? args.operands[2].as<std::int32_t>() : nullptr, part, experts};
@@ -208,7 +208,7 @@ struct SumParts {
   }
 };
 
-Kernel bind_sum(const KernelArgs& args) {
+Kernel bind_filled_parts_sum(const KernelArgs& args) {
   return by_dtype(args.operands[0].dtype(), [&]<class T>(T) -> Kernel {
     std::vector<SumParts<T>> sums;
     for (std::size_t p = 0; p < args.operands.size(); ++p) {
@@ -224,16 +224,17 @@ Kernel bind_sum(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"split_filled", bind_split},
-                              {"split_capacity", bind_split_capacity},
-                              {"capacity_rows", bind_capacity_rows},
-                              {"split_peers", bind_by_peers<SplitPeers>},
-                              {"peer_rows", bind_by_peers<PeerRows>},
-                              {"join_rows", bind_join_rows},
-                              {"sum", bind_sum}};
-
 }  // namespace
 
-std::span<const DeviceKernel> filled_parts_cuda() { return table; }
+std::span<const DeviceKernel> filled_parts_cuda() {
+  static const DeviceKernel table[] = {{"split_filled", bind_filled_parts_split},
+                                       {"split_capacity", bind_split_capacity},
+                                       {"capacity_rows", bind_capacity_rows},
+                                       {"split_peers", bind_by_peers<SplitPeers>},
+                                       {"peer_rows", bind_by_peers<PeerRows>},
+                                       {"join_rows", bind_join_rows},
+                                       {"sum", bind_filled_parts_sum}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -11,7 +11,7 @@ using namespace device;
 
 // One pack per thread. Bytes: each element read and written once.
 template <class T>
-struct Copy {
+struct CopyPart {
   static constexpr int threads = 256;
   const T* from;
   T* to;
@@ -90,13 +90,13 @@ Kernel run_each(const KernelArgs& args, std::int64_t blocks, std::vector<Launche
 Kernel bind_concat(const KernelArgs& args) {
   return by_size(args.operands[0].dtype(), [&]<class T>(T) {
     const std::int64_t n = args.operands[0].elements();
-    std::vector<Copy<T>> copies;
+    std::vector<CopyPart<T>> copies;
     for (const TensorView& part : args.operands) {
       const T* from = static_cast<const T*>(part.data);
       T* to = static_cast<T*>(args.results[0].data) + std::int64_t(copies.size()) * n;
       copies.push_back({from, to, n, aligned(from, to)});
     }
-    return run_each(args, divide_up(n, Copy<T>::threads * Pack<T>::size), std::move(copies));
+    return run_each(args, divide_up(n, CopyPart<T>::threads * Pack<T>::size), std::move(copies));
   });
 }
 
@@ -131,13 +131,14 @@ Kernel bind_place_columns(const KernelArgs& args) {
   });
 }
 
-const DeviceKernel table[] = {{"copy", bind_concat},
-                              {"concat", bind_concat},
-                              {"merge_slots", bind_merge_slots},
-                              {"place_columns", bind_place_columns}};
-
 }  // namespace
 
-std::span<const DeviceKernel> part_copies_cuda() { return table; }
+std::span<const DeviceKernel> part_copies_cuda() {
+  static const DeviceKernel table[] = {{"copy", bind_concat},
+                                       {"concat", bind_concat},
+                                       {"merge_slots", bind_merge_slots},
+                                       {"place_columns", bind_place_columns}};
+  return table;
+}
 
 }  // namespace lancet::ops

@@ -38,21 +38,22 @@ std::int64_t blocks_of(const SlotWindow& window) {
   return divide_up(std::max(window.choices, 2 * window.experts), SetWindow::threads);
 }
 
-Kernel bind(const KernelArgs& args) {
+Kernel bind_window_window(const KernelArgs& args) {
   const SlotWindow window = SlotWindow::of_round(args);
   return run_steps(args.stream, Step{blocks_of(window), SetWindow{window}});
 }
 
-Kernel bind_first(const KernelArgs& args) {
+Kernel bind_window_first(const KernelArgs& args) {
   const SlotWindow window = SlotWindow::first(args);
   return run_steps(args.stream, Step{blocks_of(window), SetWindow{window}},
                    Step{1, CountWindows{window, args.results[2].as<std::int32_t>()}});
 }
 
-const DeviceKernel table[] = {{"first_window", bind_first}, {"window", bind}};
-
 }  // namespace
 
-std::span<const DeviceKernel> window_cuda() { return table; }
+std::span<const DeviceKernel> window_cuda() {
+  static const DeviceKernel table[] = {{"first_window", bind_window_first}, {"window", bind_window_window}};
+  return table;
+}
 
 }  // namespace lancet::ops
