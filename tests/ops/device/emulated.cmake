@@ -20,7 +20,7 @@ foreach(file IN LISTS cuda_files)
 endforeach()
 configure_file(ops/device/emulated_tables.cpp.in ${CMAKE_BINARY_DIR}/generated/emulated/tables.cpp @ONLY)
 add_library(lancet_emulated STATIC ${emulated_sources} ${CMAKE_BINARY_DIR}/generated/emulated/tables.cpp)
-set_target_properties(lancet_emulated PROPERTIES UNITY_BUILD ${LANCET_UNITY} UNITY_BUILD_BATCH_SIZE 7)
+set_target_properties(lancet_emulated PROPERTIES UNITY_BUILD ${LANCET_UNITY} UNITY_BUILD_BATCH_SIZE 5)
 target_link_libraries(lancet_emulated PUBLIC lancet_ops)
 target_include_directories(lancet_emulated PUBLIC ${CMAKE_SOURCE_DIR}/tests/doubles ${CMAKE_SOURCE_DIR}/src
                                                   ${CMAKE_SOURCE_DIR}/tests)
