@@ -86,9 +86,10 @@ std::vector<Size> dense_sizes(const Config& config, const ir::Mesh& mesh) {
            tokens * double(t.gradient_accumulation_steps) * mesh.size(ir::batch_axes)},
           {"the logits (train.micro_batch_size * seq_len * model.vocab_size)", std::max(tokens, sequence) * vocabulary},
           {"the token embedding (model.vocab_size * n_embd)", vocabulary * width},
-          {"the position embedding (model.n_positions * n_embd)", double(m.n_positions) * width},
-          {"the attention's input (train.micro_batch_size * seq_len * 3 * model.n_embd)", tokens * heads},
-          {"the attention's weight (3 * model.n_embd^2)", heads * width},
+          {"the position embedding (model.n_positions * n_embd)",
+           m.family().positions == Positions::learned ? double(m.n_positions) * width : 0},
+          {"queries, keys and values (train.micro_batch_size * seq_len * features of all heads)", tokens * heads},
+          {"the attention's weight (model.n_embd * features of all heads)", heads * width},
           {"an FFN's activations (train.micro_batch_size * seq_len * model.n_inner)", tokens * std::max(inner, width)},
           {"an FFN's weight (model.n_embd * n_inner)", width * inner}};
 }
@@ -115,10 +116,8 @@ std::vector<Size> moe_sizes(const Config& config, const ir::Mesh& mesh) {
           {m.moe_intermediate_size ? "a rank's expert weights (experts * model.n_embd * moe_intermediate_size)"
                                    : "a rank's expert weights (experts * model.n_embd * n_inner)",
            of_rank * width * expert_inner},
-          {"the shared experts' activations (train.micro_batch_size * seq_len * model.n_shared_experts * an "
-           "expert's width)",
-           tokens * shared_inner},
-          {"the shared experts' weights (model.n_embd * n_shared_experts * an expert's width)", width * shared_inner}};
+          {"the shared experts' activations (train.micro_batch_size * seq_len * their width)", tokens * shared_inner},
+          {"the shared experts' weights (model.n_embd * their width)", width * shared_inner}};
 }
 
 // What gates count of a rank's micro batch.

@@ -104,7 +104,7 @@ class MoeLayer {
     const bool biases = b_.family().biases;
     made.w1 = b_.weight(name + ".c_fc.weight", {experts_, b_.widened(f), d}, {over_experts, over_tensor, whole},
                         b_.deviation);
-    if (biases) made.b1 = b_.constant(name + ".c_fc.bias", {experts_, f}, {over_experts, over_tensor}, 0);
+    if (biases) made.b1 = b_.constant(name + ".c_fc.bias", {experts_, b_.widened(f)}, {over_experts, over_tensor}, 0);
     made.w2 =
         b_.weight(name + ".c_proj.weight", {experts_, d, f}, {over_experts, whole, over_tensor}, b_.residual_deviation);
     if (biases) made.b2 = b_.constant(name + ".c_proj.bias", {experts_, d}, {over_experts, whole}, 0);

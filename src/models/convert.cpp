@@ -151,7 +151,7 @@ class Import {
       LANCET_TRY(spread(name, wanted.at(of_experts), model));
       wanted.erase(of_experts);
     }
-    for (const auto& [name, parameter] : wanted) {  // what a dense model has not: the gates
+    for (const auto& [name, parameter] : wanted) {  // what a dense model lacks: the gates
       values_.resize(std::size_t(parameter.shape.elements()));
       model::initialize(parameter, upcycle_->seed, ir::held_elements(parameter.shape, {}, {}, 0), values_);
       LANCET_TRY(write(model.store, name, 0, values_));

@@ -97,6 +97,9 @@ TEST_CASE("errors of the mesh have the names that the family has for its fields"
   CHECK(error({"mesh.expert=3"}, 3) ==
         "config: mesh.expert: expected a divisor of the 4 experts (model.num_experts) of the tensors h.*.moe.experts, "
         "found 3");
+  CHECK(error({"mesh.tensor=2", "model.moe_intermediate_size=8"}, 2) ==
+        "config: mesh.tensor: expected a divisor of the 3 key heads (model.num_key_value_heads) of h.*.attn.c_attn, "
+        "found 2");
 }
 
 TEST_CASE("rotated heads have an even number of features, as many as the kernels take") {
