@@ -139,6 +139,7 @@ class StagesSearch::Search {
     }
     graph_ = stage_graph(late, mesh);
     jobs_.emplace(jobs_of(stages, graph_, kinds_, memory_));
+    for (const StageNode& node : graph_.nodes) least_ms_.push_back(node.tail_ms);
   }
 
   // The order with these settings; if each with less memory needs too much, as far as they say, nothing.
@@ -206,7 +207,8 @@ class StagesSearch::Search {
     StagesOrder found{std::vector<PipelineOrder>(stages), 0, std::vector<std::int64_t>(stages)};
     Listed last{std::vector<Order>(stages), std::vector<Dependencies>(stages)};
     while (counts_on_enough(settings)) {
-      const ListSchedule list = list_schedule(*jobs_, urgency, classes(settings));
+      const ListSchedule list =
+          list_schedule(*jobs_, urgency, classes(settings), {least_ms_, best_ ? best_->makespan : ListBound().most_ms});
       if (best_ && list.makespan >= best_->makespan) return;
       if (!fits(list.peak_bytes, settings)) continue;
       Listed now = listed(list);
@@ -323,6 +325,7 @@ class StagesSearch::Search {
   std::vector<std::vector<Kind>> kinds_;
   std::vector<StageMemory> memory_;   // by stage
   std::optional<JobList> jobs_;       // by node
+  std::vector<double> least_ms_;      // likewise: from its start to the end of the step
   std::vector<Dependencies> needed_;  // by stage
   std::optional<StagesOrder> best_;
   std::vector<StageSettings> best_settings_;  // by stage
