@@ -23,24 +23,43 @@
 namespace lancet::ir {
 namespace {
 
-struct Access {
-  InstructionId by;
-  Region region;
+// The accesses to memory that no later write covers completely, as lists: all are in one piece of memory.
+class Accesses {
+ public:
+  struct List {
+    std::int32_t first = -1;
+  };
+  void add(List& list, InstructionId by, const Region& region) {
+    nodes_.push_back({by, region, list.first});
+    list.first = std::int32_t(nodes_.size()) - 1;
+  }
+  void collect(const List& list, const Region& region, std::vector<InstructionId>& into) const {
+    for (std::int32_t at = list.first; at >= 0; at = nodes_[std::size_t(at)].next)
+      if (overlap(nodes_[std::size_t(at)].region, region)) into.push_back(nodes_[std::size_t(at)].by);
+  }
+  void forget_covered(List& list, const Region& region) {
+    for (std::int32_t* at = &list.first; *at >= 0;) {
+      Node& node = nodes_[std::size_t(*at)];
+      if (contains(region, node.region))
+        *at = node.next;
+      else
+        at = &node.next;
+    }
+  }
+
+ private:
+  struct Node {
+    InstructionId by;
+    Region region;
+    std::int32_t next;
+  };
+  std::vector<Node> nodes_;
 };
 
-// The accesses to one root's memory that no later write covers completely.
+// Of one root's memory.
 struct History {
-  std::vector<Access> writes, reads;
+  Accesses::List writes, reads;
 };
-
-void collect(const std::vector<Access>& accesses, const Region& region, std::vector<InstructionId>& into) {
-  for (const Access& access : accesses)
-    if (overlap(access.region, region)) into.push_back(access.by);
-}
-
-void forget_covered(std::vector<Access>& accesses, const Region& region) {
-  std::erase_if(accesses, [&](const Access& access) { return contains(region, access.region); });
-}
 
 bool is_of_stage(const Program& program) {
   return std::ranges::any_of(program.instructions, [](const Instruction& at) { return between_stages(at.stream); });
@@ -98,31 +117,33 @@ class StageOrder {
 std::vector<std::vector<InstructionId>> dependencies(const Program& program) {
   std::vector<History> history(program.tensors.size());
   std::vector<std::vector<InstructionId>> result(program.instructions.size());
+  Accesses accesses;
   std::vector<Region> writes, reads;  // of an instruction; here, so that their memory serves all
+  std::vector<InstructionId> before;  // likewise
   StageOrder stages(program);
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    auto& before = result[i];
+    before.clear();
     writes.clear();
     reads.clear();
     for (TensorId id : instruction.results) writes.push_back(program.region(id));
     for (TensorId id : instruction.writes) writes.push_back(program.region(id));
     for (TensorId id : instruction.operands) reads.push_back(program.region(id));
-    for (const Region& region : reads) collect(history[region.root.index()].writes, region, before);
+    for (const Region& region : reads) accesses.collect(history[region.root.index()].writes, region, before);
     for (const Region& region : writes) {
-      collect(history[region.root.index()].writes, region, before);
-      collect(history[region.root.index()].reads, region, before);
+      accesses.collect(history[region.root.index()].writes, region, before);
+      accesses.collect(history[region.root.index()].reads, region, before);
     }
     stages.add(instruction, id_of(i), before);
-    for (const Region& region : reads) history[region.root.index()].reads.push_back({id_of(i), region});
+    for (const Region& region : reads) accesses.add(history[region.root.index()].reads, id_of(i), region);
     for (const Region& region : writes) {
       History& memory = history[region.root.index()];
-      forget_covered(memory.writes, region);
-      forget_covered(memory.reads, region);
-      memory.writes.push_back({id_of(i), region});
+      accesses.forget_covered(memory.writes, region);
+      accesses.forget_covered(memory.reads, region);
+      accesses.add(memory.writes, id_of(i), region);
     }
     std::ranges::sort(before);
-    before.erase(std::unique(before.begin(), before.end()), before.end());
+    result[i].assign(before.begin(), std::unique(before.begin(), before.end()));
   }
   return result;
 }
@@ -163,9 +184,9 @@ namespace {
 constexpr std::int32_t always = std::numeric_limits<std::int32_t>::max();
 
 bool ends_before(const Life& life, const Life& other) {
-  for (std::size_t stream = 0; stream < stream_count; ++stream)
-    if (other.born[stream] < life.dead[stream]) return false;
-  return true;
+  bool ends = true;  // without branches, since planning memory asks often
+  for (std::size_t stream = 0; stream < stream_count; ++stream) ends &= other.born[stream] >= life.dead[stream];
+  return ends;
 }
 
 }  // namespace
@@ -192,10 +213,10 @@ std::vector<Life> lives_of(const Program& program, const HappensBefore& order,
 }
 
 bool are_apart(const std::vector<Life>& a, const std::vector<Life>& b) {
-  return std::ranges::all_of(a, [&](const Life& mine) {
-    return std::ranges::all_of(b,
-                               [&](const Life& other) { return ends_before(mine, other) || ends_before(other, mine); });
-  });
+  for (const Life& mine : a)
+    for (const Life& other : b)
+      if (!ends_before(mine, other) && !ends_before(other, mine)) return false;
+  return true;
 }
 
 std::vector<bool> gradient_all_reduces(const Program& program) {

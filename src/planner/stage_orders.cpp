@@ -65,23 +65,14 @@ Work::Work(const std::vector<const ir::Program*>& programs, const PlanRequest& r
     work.push_back(class_of(int(stage), *programs[stage], needed[stage], costs[stage], request));
 }
 
-namespace {
-
-std::vector<std::int64_t> arenas_of(const std::vector<schedule::PipelineOrder>& orders) {
-  std::vector<std::int64_t> arenas;
-  for (const schedule::PipelineOrder& order : orders) arenas.push_back(arena_bytes(order));
-  return arenas;
-}
-
-}  // namespace
-
 StageOrders Stages::untimed(std::span<const std::int64_t> most) {
   constexpr std::string_view why = "since the time of an op is not known";
   if (asked() == PipelineSchedule::one_forward_one_backward) return {plain(), said(), {}};
   if (asked() == PipelineSchedule::interleaved) return {plain(), said(fmt::format("1f1b, {}", why)), {}};
-  Orders zero = delayed(delays_within(most, true), true);
-  if (!are_within(arenas_of(zero), most)) return {plain(), said("1f1b, whose memory zero_bubble exceeds"), {}};
-  return {std::move(zero),
+  const std::vector<int> delays = delays_within(most, true);
+  if (!are_within(arenas_of({delays, true}), most))
+    return {plain(), said("1f1b, whose memory zero_bubble exceeds"), {}};
+  return {delayed(delays, true),
           asked() == PipelineSchedule::zero_bubble ? said() : said(fmt::format("zero_bubble, {}", why)),
           {}};
 }
@@ -148,18 +139,29 @@ schedule::PipelineOrder Stages::zero_bubble(int stage, int delay, bool dealt) co
                                      {delay, dealt});
 }
 
+std::int64_t Stages::zero_bytes(int stage, int delay, bool dealt) {
+  const auto [bytes, is_new] = zero_bytes_.try_emplace({stage, delay, dealt});
+  if (is_new) bytes->second = arena_bytes(zero_bubble(stage, delay, dealt));
+  return bytes->second;
+}
+
 std::vector<int> Stages::delays_within(std::span<const std::int64_t> most, bool dealt) {
   std::vector<int> delays;
   for (int stage = 0; stage < count(); ++stage) {
     int delay = stage;
-    for (; delay > 0; --delay) {
-      const auto [bytes, is_new] = zero_bytes_.try_emplace({stage, delay, dealt});
-      if (is_new) bytes->second = arena_bytes(zero_bubble(stage, delay, dealt));
-      if (bytes->second <= most[std::size_t(stage)]) break;
-    }
+    while (delay > 0 && zero_bytes(stage, delay, dealt) > most[std::size_t(stage)]) --delay;
     delays.push_back(delay);
   }
   return delays;
+}
+
+std::vector<std::int64_t> Stages::arenas_of(const Passes& passes) {
+  const auto& [delays, dealt] = passes;
+  std::vector<std::int64_t> arenas;
+  for (int stage = 0; stage < count(); ++stage)
+    arenas.push_back(delays.empty() ? made[std::size_t(stage)]->arena
+                                    : zero_bytes(stage, delays[std::size_t(stage)], dealt));
+  return arenas;
 }
 
 Stages::Orders Stages::delayed(const std::vector<int>& delays, bool dealt) const {
@@ -176,7 +178,7 @@ StageOrders Stages::timed(const Passes& passes, Orders orders, std::string how) 
   for (std::size_t stage = 0; stage < orders.size(); ++stage)
     work.push_back(class_of(int(stage), orders[stage].program, orders[stage].needed, op_costs[stage], request_));
   const double ms = schedule::simulate(work, request_.mesh).makespan;
-  const std::vector<std::int64_t> arenas = arenas_of(orders);
+  const std::vector<std::int64_t> arenas = arenas_of(passes);
   timed_[passes] = {arenas, ms};
   return {std::move(orders), std::move(how), arenas, ms};
 }

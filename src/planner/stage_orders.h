@@ -104,6 +104,8 @@ class Stages {
 
   Orders plain() const;
   schedule::PipelineOrder zero_bubble(int stage, int delay, bool dealt) const;
+  std::int64_t zero_bytes(int stage, int delay, bool dealt);  // of its arena
+  std::vector<std::int64_t> arenas_of(const Passes& passes);
   // By stage, the longest delay of weight gradients whose arena is small enough. dealt: over all-to-alls.
   std::vector<int> delays_within(std::span<const std::int64_t> most, bool dealt);
   Orders delayed(const std::vector<int>& delays, bool dealt) const;

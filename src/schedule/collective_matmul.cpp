@@ -127,7 +127,10 @@ class RingSearch {
 
   // Replaces `best` by the candidate of the choices if that is shorter and fits the memory.
   bool replace(Candidate& best) const {
-    return replace_if_better(best, step_, overlap_, {.lead = 0, .backward_lead = 0},
+    std::string key = around_ == AroundRings::listed ? "listed rings" : "rings";
+    for (const RingChoice& choice : choices_)
+      key += fmt::format(" {}{}", int(choice.way), choice.weight_gradients ? "w" : "");
+    return replace_if_better(best, step_, overlap_, {.lead = 0, .backward_lead = 0}, key,
                              [&](const ListOptions& options) { return candidate(options); });
   }
 

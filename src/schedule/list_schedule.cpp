@@ -164,9 +164,11 @@ struct ClassState {
 class Scheduler {
  public:
   // urgency: by job.
-  Scheduler(const JobList& jobs, const std::vector<double>& urgency, std::span<const ListClass> classes)
+  Scheduler(const JobList& jobs, const std::vector<double>& urgency, std::span<const ListClass> classes,
+            const ListBound& bound = {})
       : jobs_(jobs),
         classes_(classes),
+        bound_(bound),
         urgency_(jobs, classes.size(), urgent_first(jobs, urgency)),
         length_(jobs, classes.size(), fillers_by_length(jobs)),
         together_(urgency_, 0),
@@ -186,7 +188,7 @@ class Scheduler {
   ListSchedule run() {
     for (std::size_t i = 0; i < jobs_.size(); ++i)
       if (missing_[i] == 0) make_ready(std::int32_t(i));
-    while (result_.order.size() < jobs_.size()) {
+    while (result_.order.size() < jobs_.size() && result_.makespan == 0) {
       start_all();
       if (events_.empty()) start_held();
       advance();
@@ -378,6 +380,8 @@ class Scheduler {
     const JobList::Own& started = job(id);
     result_.order.push_back({id});
     const double end = now_ + started.ms;
+    if (!bound_.least_ms.empty() && now_ + bound_.least_ms[std::size_t(id)] > bound_.most_ms * (1 + 1e-9))
+      result_.makespan = bound_.most_ms;
     // What several classes do together ends once each has started what it can.
     const bool runs = started.ms > 0 || started.meets;
     result_.end[std::size_t(id)] = end;
@@ -435,6 +439,7 @@ class Scheduler {
 
   const JobList& jobs_;
   std::span<const ListClass> classes_;
+  const ListBound bound_;
   const Ranks urgency_, length_;    // the most urgent first; of fillers, the shortest first
   std::vector<ClassState> states_;  // by class
   Queue together_;                  // what several classes do
@@ -504,9 +509,9 @@ ListSchedule list_schedule(const JobList& jobs, const ListOptions& options, cons
   return Scheduler(jobs, jobs.urgencies(options), {&all, 1}).run();
 }
 
-ListSchedule list_schedule(const JobList& jobs, const std::vector<double>& urgency,
-                           std::span<const ListClass> classes) {
-  return Scheduler(jobs, urgency, classes).run();
+ListSchedule list_schedule(const JobList& jobs, const std::vector<double>& urgency, std::span<const ListClass> classes,
+                           const ListBound& bound) {
+  return Scheduler(jobs, urgency, classes, bound).run();
 }
 
 }  // namespace lancet::schedule

@@ -220,7 +220,14 @@ class LiveBlocks {
 ListSchedule list_schedule(const JobList& jobs, const ListOptions& options, const ListMemory& memory = {});
 // The same of several classes, by the urgency of each job. What several classes do together starts once all of their
 // streams are free.
-ListSchedule list_schedule(const JobList& jobs, const std::vector<double>& urgency, std::span<const ListClass> classes);
+// Broken off once a job starts so late that the makespan will be at least `most_ms`, which it then says. least_ms: by
+// job, from its start to the end.
+struct ListBound {
+  std::span<const double> least_ms = {};
+  double most_ms = std::numeric_limits<double>::infinity();
+};
+ListSchedule list_schedule(const JobList& jobs, const std::vector<double>& urgency, std::span<const ListClass> classes,
+                           const ListBound& bound);
 
 // A range [begin, end) of instructions.
 using Span = std::pair<std::size_t, std::size_t>;

@@ -128,6 +128,9 @@ Candidate split_forward(const Step& step, const config::Overlap& overlap, Candid
   const auto in_parts = [&](Candidate best) {
     for (const std::vector<Range>& ranges : range_choices(step, overlap)) {
       const Split split = split_of(step, ranges, false);
+      std::string key = "forward in";
+      for (const auto& [begin, end, parts, by_capacity] : ranges)
+        key += fmt::format(" {}-{} {}{}", begin, end, parts, by_capacity ? "c" : "");
       const Rewritten rewritten = rewrite(step.program(), split);
       const Orders orders(rewritten.program, step.op_costs(rewritten, split),
                           {position_of(rewritten, 0, step.forward_end())});
@@ -138,7 +141,7 @@ Candidate split_forward(const Step& step, const config::Overlap& overlap, Candid
           Dependencies needed = turns(program, orders.needed(order));
           return as_it_is(step, describe(step, ranges), std::move(program), orders.op_costs(order), std::move(needed));
         };
-        replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead}, ordered);
+        replace_if_better(best, step, overlap, {.fill_gaps = false, .lead = lead}, key, ordered);
       }
     }
     return best;

@@ -111,25 +111,24 @@ class Placer {
                                                   : blocks_[a].first < blocks_[b].first;
     });
     std::vector<Place> places = found_lives();
-    std::vector<std::int32_t> placed;  // by offset
-    std::vector<When> when;            // likewise: all that is read of most blocks, in one piece of memory
+    std::vector<Windows> levels{Windows(narrowest, program_.instructions.size())};
+    while (!levels.back().has_all()) levels.push_back(levels.back().wider());
     for (std::size_t i : by_size) {
       Block& block = blocks_[i];
       Place& place = places[i];
+      const auto level = std::ranges::find_if(levels, [&](const Windows& of) { return of.around(place.when); });
+      const Placed& placed = *level->around(place.when);
       std::int64_t offset = 0;
-      for (std::size_t k = 0; k < placed.size(); ++k) {
-        if (when[k].until <= place.when.from || place.when.until <= when[k].from) continue;
-        const auto id = std::size_t(placed[k]);
+      for (std::size_t k = 0; k < placed.blocks.size(); ++k) {
+        if (placed.when[k].until <= place.when.from || place.when.until <= placed.when[k].from) continue;
+        const auto id = std::size_t(placed.blocks[k]);
         const Place& other = places[id];
         if (other.begin >= offset + block.bytes) break;
         if (other.end > offset && !ir::are_apart(blocks_[id].lives, block.lives)) offset = other.end;
       }
       block.offset = place.begin = offset;
       place.end = offset + block.bytes;
-      const auto begin_of = [&](std::int32_t id) { return places[std::size_t(id)].begin; };
-      const auto at = std::ranges::upper_bound(placed, offset, {}, begin_of) - placed.begin();
-      placed.insert(placed.begin() + at, std::int32_t(i));
-      when.insert(when.begin() + at, place.when);
+      for (Windows& of : levels) of.add(places, i);
     }
   }
 
@@ -142,6 +141,43 @@ class Placer {
     When when;
     std::int64_t begin = 0, end = 0;
   };
+  // Blocks by offset. When they are alive is all that is read of most, and is in one piece of memory.
+  struct Placed {
+    std::vector<std::int32_t> blocks;
+    std::vector<When> when;
+    void add(const std::vector<Place>& places, std::size_t block) {
+      const auto begin_of = [&](std::int32_t id) { return places[std::size_t(id)].begin; };
+      const auto at = std::ranges::upper_bound(blocks, places[block].begin, {}, begin_of) - blocks.begin();
+      blocks.insert(blocks.begin() + at, std::int32_t(block));
+      when.insert(when.begin() + at, places[block].when);
+    }
+  };
+  // Windows of instructions that overlap by half, up to a single one of all. Each has the blocks that are alive in it,
+  // so that a block whose life is within a window is compared with these alone, not with those of other layers and
+  // micro batches.
+  class Windows {
+   public:
+    Windows(std::size_t width, std::size_t count)
+        : half_(width / 2), count_(count), windows_(count > width ? (count - 1) / half_ : 1) {}
+    bool has_all() const { return windows_.size() == 1; }
+    Windows wider() const { return {8 * half_, count_}; }
+    // That of the whole life; null: none.
+    const Placed* around(const When& when) const {
+      const std::size_t k = first(when);
+      return has_all() || std::size_t(when.until) <= k * half_ + 2 * half_ ? &windows_[k] : nullptr;
+    }
+    void add(const std::vector<Place>& places, std::size_t block) {
+      const When& when = places[block].when;
+      const std::size_t end = std::min(windows_.size(), (std::size_t(when.until) + half_ - 1) / half_);
+      for (std::size_t k = std::max<std::size_t>(first(when), 1) - 1; k < end; ++k) windows_[k].add(places, block);
+    }
+
+   private:
+    std::size_t first(const When& when) const { return std::min(std::size_t(when.from) / half_, windows_.size() - 1); }
+    std::size_t half_, count_;
+    std::vector<Placed> windows_;
+  };
+  static constexpr std::size_t narrowest = 512;  // instructions
 
   std::vector<Place> found_lives() const {
     const std::size_t count = program_.instructions.size();

@@ -207,11 +207,12 @@ struct Trial : Chunked {
 
 class Ordering {
  public:
-  Ordering(Trial& candidate, const cost::Costs& costs) : c_(candidate), costs_(costs) {}
+  // dependencies: of the candidate's program.
+  Ordering(Trial& candidate, Dependencies dependencies, const cost::Costs& costs)
+      : c_(candidate), costs_(costs), dependencies_(std::move(dependencies)) {}
 
   // Orders the candidate's instructions. program and op_costs are set before.
   void run(Network network) {
-    dependencies_ = ir::dependencies(c_.program);
     simulate(network);
     apply(updates_by_readiness());
     simulate(network);
@@ -349,16 +350,17 @@ Ordered reduce_schedule(const ir::Program& program, std::span<const cost::OpCost
                         ReduceReport* report) {
   Buckets buckets(program, op_costs, costs);
   ReduceReport made;
-  made.before_ms = made.after_ms =
-      simulate(program, ir::dependencies(program), op_costs, costs.interference(), costs.launch_ms()).makespan;
+  const Dependencies whole = ir::dependencies(program);
+  made.before_ms = made.after_ms = simulate(program, whole, op_costs, costs.interference(), costs.launch_ms()).makespan;
   Ordered best{program, {}};
   for (std::int64_t chunk : chunks) {
     if (buckets.empty() || chunk > 2 * buckets.largest()) continue;
     if (chunk > 0 && buckets.too_small(chunk)) continue;
     const Chunked cut = chunk == 0 ? Chunked{program, {op_costs.begin(), op_costs.end()}} : buckets.cut(chunk);
+    const Dependencies dependencies = chunk == 0 ? whole : ir::dependencies(cut.program);
     for (Network network : {Network::shared, Network::all_to_all_first}) {
       Trial candidate{cut, {}, {}};
-      Ordering(candidate, costs).run(network);
+      Ordering(candidate, dependencies, costs).run(network);
       if (candidate.timeline.makespan >= made.after_ms * (1 - 1e-9)) continue;
       made.chunk_bytes = chunk;
       made.after_ms = candidate.timeline.makespan;

@@ -139,6 +139,7 @@ class StagesSearch::Search {
     }
     graph_ = stage_graph(late, mesh);
     jobs_.emplace(jobs_of(stages, graph_, kinds_, memory_));
+    for (const StageNode& node : graph_.nodes) least_ms_.push_back(node.tail_ms);
   }
 
   // The order with these settings; if each with less memory needs too much, as far as they say, nothing.
@@ -201,23 +202,26 @@ class StagesSearch::Search {
   // known before its order is simulated, or packed into arenas. An order is evaluated if its list schedule is shorter
   // than the best evaluated one.
   void try_within_memory(std::vector<StageSettings> settings) {
-    StagesOrder found;
-    Order last;
+    const std::vector<double> urgency = urgencies(settings);
+    const std::size_t stages = work_.size();
+    StagesOrder found{std::vector<PipelineOrder>(stages), 0, std::vector<std::int64_t>(stages)};
+    Listed last{std::vector<Order>(stages), std::vector<Dependencies>(stages)};
     while (counts_on_enough(settings)) {
-      ListSchedule list = list_schedule(*jobs_, urgencies(settings), classes(settings));
+      const ListSchedule list =
+          list_schedule(*jobs_, urgency, classes(settings), {least_ms_, best_ ? best_->makespan : ListBound().most_ms});
       if (best_ && list.makespan >= best_->makespan) return;
       if (!fits(list.peak_bytes, settings)) continue;
-      if (list.order != last) {
-        const Listed orders = listed(list);
-        const double makespan = simulated(orders);
-        if (best_ && makespan >= best_->makespan * (1 - 1e-9)) return;
-        found = {{}, makespan};
-        for (std::size_t stage = 0; stage < work_.size(); ++stage) {
-          found.stages.push_back(
-              {permuted(work_[stage].program, orders.of[stage]), renumbered(orders.needed[stage], orders.of[stage])});
-          found.arenas.push_back(arena_bytes(found.stages[stage].program, found.stages[stage].needed));
+      Listed now = listed(list);
+      if (now.of != last.of || now.needed != last.needed) {
+        found.makespan = simulated(now);
+        if (best_ && found.makespan >= best_->makespan * (1 - 1e-9)) return;
+        for (std::size_t stage = 0; stage < stages; ++stage) {
+          if (now.of[stage] == last.of[stage] && now.needed[stage] == last.needed[stage]) continue;
+          PipelineOrder& of = found.stages[stage];
+          of = {permuted(work_[stage].program, now.of[stage]), renumbered(now.needed[stage], now.of[stage])};
+          found.arenas[stage] = arena_bytes(of.program, of.needed);
         }
-        last = std::move(list.order);
+        last = std::move(now);
       }
       if (!fits(found.arenas, settings)) continue;
       best_ = std::move(found);
@@ -321,6 +325,7 @@ class StagesSearch::Search {
   std::vector<std::vector<Kind>> kinds_;
   std::vector<StageMemory> memory_;   // by stage
   std::optional<JobList> jobs_;       // by node
+  std::vector<double> least_ms_;      // likewise: from its start to the end of the step
   std::vector<Dependencies> needed_;  // by stage
   std::optional<StagesOrder> best_;
   std::vector<StageSettings> best_settings_;  // by stage

@@ -2,6 +2,7 @@
 // all-to-all, is split and its parts are put in order; everything else takes turns. Forward and backward ranges of a
 // layer have the same number of parts.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 
 #include "lancet/ir/dependencies.h"
@@ -52,13 +53,14 @@ Candidate experts_in_parts(const Step& step, const Cut& cut, const std::vector<i
 bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, const Cut& cut,
                        const std::vector<int>& degrees, PartOrder how) {
   const auto made = [&](const ListOptions& options) { return experts_in_parts(step, cut, degrees, how, options); };
+  const std::string key = fmt::format("experts by {} in {}", cut.name, fmt::join(degrees, ","));
   if (how == PartOrder::stages) {
-    const Candidate staged = made({});
-    if (!is_shorter(staged, best)) return false;
-    if (schedule::replace_if_better(best, staged, step, overlap)) return true;
+    const Replaced replaced =
+        schedule::replace_if_better(best, step, overlap, key + " by stages", [&] { return made({}); });
+    if (replaced != Replaced::too_large) return replaced == Replaced::yes;
     how = PartOrder::list_schedule;
   }
-  return schedule::replace_if_better(best, step, overlap, {}, made);
+  return schedule::replace_if_better(best, step, overlap, {}, key, made);
 }
 
 Candidate split_experts(const Step& step, const config::Overlap& overlap, const Cut& cut, PartOrder how,
@@ -190,7 +192,9 @@ class TileSearch {
   }
 
   void try_tiles(const std::vector<Tiles>& tiles) {
-    if (replace_if_better(best_, in_tiles(kinds_.by_layer(tiles)), step_, overlap_)) chosen_ = tiles;
+    const std::vector<Tiles> layers = kinds_.by_layer(tiles);
+    const auto made = [&] { return in_tiles(layers); };
+    if (schedule::replace_if_better(best_, step_, overlap_, describe(layers), made) == Replaced::yes) chosen_ = tiles;
   }
 
   // tiles: of each layer.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "orders.h"
 
@@ -19,6 +20,9 @@ std::int64_t held_bytes(const Step& step, const config::Overlap& overlap, double
   return std::int64_t((overlap.memory_factor - margin) * double(step.peak_bytes()));
 }
 
+// What is shorter than this is_shorter() than the candidate.
+double longest_better(const Candidate& than) { return than.timeline.makespan * (1 - 1e-9); }
+
 }  // namespace
 
 Candidate better(Candidate a, Candidate b) { return is_shorter(b, a) ? std::move(b) : std::move(a); }
@@ -28,22 +32,31 @@ Candidate one_message_at_a_time(const Step& step, const Candidate& candidate) {
                   one_message_at_a_time(candidate.program, candidate.needed));
 }
 
-bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, const config::Overlap& overlap) {
-  if (!is_shorter(candidate, best) || !fits_memory(step, overlap, candidate)) return false;
-  best = std::move(candidate);
-  return true;
+Replaced replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, const std::string& key,
+                           const std::function<Candidate()>& make) {
+  std::optional<Candidate> candidate;
+  const auto made = [&]() -> Candidate& { return candidate ? *candidate : candidate.emplace(make()); };
+  const auto [found, is_new] = step.notes().candidates.try_emplace(key);
+  auto& [ms, bytes] = found->second;
+  if (is_new) ms = made().timeline.makespan;
+  if (ms >= longest_better(best)) return Replaced::no;
+  if (overlap.memory_factor != 0) {
+    if (!bytes) bytes = arena_bytes(made().program, made().needed);
+    if (double(*bytes) > overlap.memory_factor * double(step.arena_bytes())) return Replaced::too_large;
+  }
+  best = std::move(made());
+  return Replaced::yes;
 }
 
 bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, ListOptions options,
-                       const std::function<Candidate(const ListOptions&)>& make) {
-  Candidate candidate = make(options);
-  for (const double margin : packing_margins) {
-    if (!is_shorter(candidate, best)) return false;
-    if (replace_if_better(best, candidate, step, overlap)) return true;
-    options.memory_bytes = options.hold_bytes = held_bytes(step, overlap, margin);
-    candidate = make(options);
+                       const std::string& key, const std::function<Candidate(const ListOptions&)>& make) {
+  for (std::size_t tries = 0;; ++tries) {
+    const Replaced replaced =
+        replace_if_better(best, step, overlap, fmt::format("{}; {}, {} bytes", key, options.lead, options.hold_bytes),
+                          [&] { return make(options); });
+    if (replaced != Replaced::too_large || tries == std::size(packing_margins)) return replaced == Replaced::yes;
+    options.memory_bytes = options.hold_bytes = held_bytes(step, overlap, packing_margins[tries]);
   }
-  return replace_if_better(best, std::move(candidate), step, overlap);
 }
 
 std::shared_ptr<SplitStep> split_step(const Step& step, Split split) {
@@ -61,12 +74,14 @@ std::shared_ptr<SplitStep> split_step(const Step& step, Split split) {
 
 bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, ListOptions options,
                        SplitStep& of, const std::string& how) {
-  const double most_ms = best.timeline.makespan * (1 - 1e-9);  // is_shorter()
+  const double most_ms = longest_better(best);
   const double most_bytes = overlap.memory_factor * double(step.arena_bytes());
   for (std::size_t tries = 0;; ++tries) {
     Made& made = of.find(options);
     if (of.ms(made) >= most_ms) return false;
-    if (overlap.memory_factor == 0 || double(of.arena_bytes(made)) <= most_bytes) {
+    // No arena is smaller than what is alive at once.
+    if (overlap.memory_factor == 0 ||
+        (double(made.found.peak_bytes) <= most_bytes && double(of.arena_bytes(made)) <= most_bytes)) {
       best = of.candidate(step, how, made);
       return true;
     }

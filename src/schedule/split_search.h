@@ -31,14 +31,18 @@ Candidate better(Candidate a, Candidate b);
 // The same with one message on the network at a time.
 Candidate one_message_at_a_time(const Step& step, const Candidate& candidate);
 
-// Replaces `best` by the candidate if that is shorter and its arena is within overlap.memory_factor. True if replaced.
-bool replace_if_better(Candidate& best, Candidate candidate, const Step& step, const config::Overlap& overlap);
+// Replaces `best` by the candidate of make() if that is shorter and its arena is within overlap.memory_factor. The
+// step's notes keep both by `key`, which says what it is made from, so that searches within other limits make it only
+// to take it.
+enum class Replaced : std::uint8_t { no, yes, too_large };  // too_large: it is shorter
+Replaced replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, const std::string& key,
+                           const std::function<Candidate()>& make);
 
-// The same with make(options). A candidate that is shorter and does not fit is made again with jobs that wait until
-// less memory is alive (ListOptions::hold_bytes), so that no way to overlap is left out because of the memory of the
-// one order that was tried first.
+// The same with make(options); true if replaced. A candidate that is shorter and does not fit is made again with jobs
+// that wait until less memory is alive (ListOptions::hold_bytes), so that no way to overlap is left out because of the
+// memory of the one order that was tried first.
 bool replace_if_better(Candidate& best, const Step& step, const config::Overlap& overlap, ListOptions options,
-                       const std::function<Candidate(const ListOptions&)>& make);
+                       const std::string& key, const std::function<Candidate(const ListOptions&)>& make);
 
 // The result of search(whole). If overlap.parts forces a split and `whole` has none, it counts as infinitely long, so
 // that any split replaces it; if no split fits the memory, `whole` is returned with its own length.

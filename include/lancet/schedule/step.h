@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,12 @@ class Step {
     // Of [first, last) in some parts, by list scheduling; those of a pipeline with copies, by its cut.
     std::map<std::array<std::size_t, 3>, double> range_ms;
     std::map<const Cut*, std::map<std::array<std::size_t, 3>, double>> pipeline_ms;
+    // Of candidates that can be made again, by what they are made from.
+    struct OfCandidate {
+      double ms = 0;
+      std::optional<std::int64_t> arena_bytes = {};
+    };
+    std::map<std::string, OfCandidate> candidates;
   };
   Notes& notes() const { return *notes_; }
 
