@@ -5,17 +5,15 @@
 
 namespace lancet::ops {
 
-namespace detail {
 // 2u
 LANCET_HD float gelu_argument(float x) { return x * (1.59576912160573071f + 0.0713548162726f * x * x); }
-}  // namespace detail
 
-LANCET_HD float gelu(float x) { return divide_fast_f32(x, 1.f + exp_fast_f32(-detail::gelu_argument(x))); }
+LANCET_HD float gelu(float x) { return divide_fast_f32(x, 1.f + exp_fast_f32(-gelu_argument(x))); }
 
 // d gelu / dx = s + x s (1 - s) d(2u)/dx, s = sigmoid(2u). Far from 0, where s is 0 or 1, the last factor does not
 // count, and must not be infinite.
 LANCET_HD float gelu_slope(float x) {
-  const float s = divide_fast_f32(1.f, 1.f + exp_fast_f32(-detail::gelu_argument(x)));
+  const float s = divide_fast_f32(1.f, 1.f + exp_fast_f32(-gelu_argument(x)));
   const float near = x < -1e4f ? -1e4f : (x > 1e4f ? 1e4f : x);
   return s + s * (1.f - s) * (near * (1.59576912160573071f + 0.2140644488178f * near * near));
 }
