@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -87,8 +88,12 @@ class Stages {
   double shortest_ms(std::span<const std::int64_t> most) const;
 
   // Under searched and interleaved, a list schedule of all stages; nothing if none fits, or if it is no shorter than
-  // those of calls with less memory.
-  std::optional<StageOrders> listed(std::span<const std::int64_t> most);
+  // those of calls with less memory. known, most_ms: as for schedule::StagesSearch::within.
+  std::optional<StageOrders> listed(std::span<const std::int64_t> most,
+                                    std::span<const std::vector<schedule::StageSettings>> known = {},
+                                    double most_ms = std::numeric_limits<double>::infinity());
+  // What the last of these follows.
+  const std::vector<schedule::StageSettings>& settings() const { return search_->settings(); }
 
   const std::string_view policy;
   const OfStages made;

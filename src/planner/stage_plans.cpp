@@ -131,17 +131,23 @@ std::vector<std::int64_t> arenas_of(const OfStages& stages) {
 }
 
 // Shares of the memory that the largest rank takes if everything is kept, within which orders are searched.
-constexpr double memory_shares[] = {1, 1.15, 1.35, 16};
-// The distance of those for which values are recomputed.
-constexpr double share_step = 0.02;
+constexpr double memory_shares[] = {0.25, 0.5, 0.75, 1, 1.15, 1.35, 16};
+// Values are recomputed for as many shares, evenly from 0 on.
+constexpr int kept_steps = 20;
+
+// What no order of these instructions goes below.
+double least_of(const std::vector<const ir::Program*>& programs, const PlanRequest& request) {
+  const Work all(programs, request);
+  return schedule::least_makespan(schedule::stage_graph(all.work, request.mesh), all.work);
+}
 
 // Schedules all stages by the policy of the request, in the order of its pipeline schedule.
 //
-// With all costs known, orders are searched within fixed shares of memory, whatever the budget is. Of the shares up to
-// the first one above the budget, the shortest order that fits it is taken: more memory never makes the orders of the
-// same instructions longer. They are tried without overlap, by the policy of the request, and by those that it
-// contains: the shortest schedule of a micro batch alone need not be the best of those in flight. Only if no order
-// without overlap fits while everything is kept, values are recomputed, for the largest share whose 1F1B fits.
+// With all costs known, orders are searched within fixed shares of memory, whatever the budget is, and the shortest
+// that fits it is taken: more memory never makes the plan longer. They are tried without overlap, by the policy of the
+// request, and by those that it contains: the shortest schedule of a micro batch alone need not be the best of those in
+// flight. Where the shortest order does not fit, values are recomputed, for fixed shares as well, as long as the bound
+// of what is computed is shorter than the best order.
 class StagePlanner {
  public:
   // steps: of one micro batch.
@@ -167,15 +173,20 @@ class StagePlanner {
       for (const auto& of : stages.made) made.push_back(of->all);
       return stages.untimed(most_);
     }
-    std::vector<std::vector<std::int64_t>> limits;
-    for (const double share : memory_shares) {
-      limits.push_back(memory_.arenas(share));
-      if (!are_within(limits.back(), most_)) break;
+    LANCET_TRY(try_orders(kept_, limits_from(1)));
+    // Where memory binds, what is recomputed may make room for a shorter order.
+    OfStages last = kept_;
+    for (int step = kept_steps - 1; step >= 0; --step) {
+      const double kept = double(step) / kept_steps;
+      if (best_.orders && best_.orders->ms <= kept_ms_) break;
+      const auto limits = limits_from(kept);
+      if (limits.empty()) continue;
+      const OfStages stages = recomputing().within(memory_.arenas(kept));
+      if (arenas_of(stages) == arenas_of(last)) continue;
+      if (best_.orders && least_of(programs_of(stages), request_) >= best_.orders->ms) break;
+      LANCET_TRY(try_orders(stages, limits));
+      last = stages;
     }
-    LANCET_TRY(try_orders(kept_, limits));
-    for (double share = 1 - share_step; !plain_.orders && share > 0; share -= share_step)
-      if (const OfStages stages = recomputing().within(memory_.arenas(share)); are_within(arenas_of(stages), most_))
-        LANCET_TRY(try_orders(stages, {memory_.arenas(share), memory_.arenas(share + share_step)}));
     if (!best_.orders) {
       const OfStages least = recomputing().within(std::vector<std::int64_t>(steps_.size()));
       LANCET_TRY(check_limit(least));
@@ -218,8 +229,22 @@ class StagePlanner {
                                                                        : memory_limit_too_small(most, request_);
   }
 
+  // Arenas within which orders are searched; of what is recomputed, up to the first that the budget lacks, none if that
+  // is the first of all.
+  std::vector<std::vector<std::int64_t>> limits_from(double kept) const {
+    std::vector<std::vector<std::int64_t>> limits{memory_.arenas(kept)};
+    if (kept < 1 && !are_within(limits[0], most_)) return {};
+    for (const double share : memory_shares)
+      if (share > kept && (kept == 1 || are_within(limits.back(), most_))) limits.push_back(memory_.arenas(share));
+    return limits;
+  }
+
   void consider(const std::shared_ptr<Stages>& by, const StageOrders& orders) {
-    if (!are_within(orders.arenas, most_)) return;
+    const bool keeps_all = !recomputing_;
+    if (keeps_all) kept_ms_ = std::min(kept_ms_, orders.ms);
+    // By chance, an order of more instructions may be shorter than all of those that have any memory; more memory would
+    // then lengthen the plan.
+    if (!are_within(orders.arenas, most_) || (!keeps_all && orders.ms < kept_ms_)) return;
     best_.replace_if_shorter(by, orders);
     if (by->policy == sequential) plain_.replace_if_shorter(by, orders);
   }
@@ -233,11 +258,20 @@ class StagePlanner {
         for (const StageOrders& orders : by->passes_in_order(limits[i])) consider(by, orders);
       const auto known = std::ranges::min_element(
           tried, {}, [&](const auto& by) { return std::pair(-by->forced(), by->shortest_ms(limits[i])); });
-      if (const auto orders = tried[0]->listed(limits[i])) consider(tried[0], *orders);
-      if (known != tried.begin())
-        if (const auto orders = (*known)->listed(limits[i])) consider(*known, *orders);
+      consider_listed(tried[0], limits[i], stages == kept_);
+      if (known != tried.begin()) consider_listed(*known, limits[i], stages == kept_);
     }
     return {};
+  }
+
+  // The settings of orders are searched where everything is kept, and then used for what is recomputed, too.
+  void consider_listed(const std::shared_ptr<Stages>& by, std::span<const std::int64_t> most, bool search) {
+    const auto orders =
+        search ? by->listed(most)
+               : by->listed(most, settings_, best_.orders ? best_.orders->ms : std::numeric_limits<double>::infinity());
+    if (!orders) return;
+    consider(by, *orders);
+    if (search && std::ranges::count(settings_, by->settings()) == 0) settings_.push_back(by->settings());
   }
 
   // By limit: without overlap, and by each policy. A stage in which a policy's 1F1B needs too much runs without
@@ -292,16 +326,10 @@ class StagePlanner {
   const RankMemory memory_;
   std::vector<std::int64_t> most_;  // of the arenas, within the budget
   std::optional<Recomputing> recomputing_;
-  Best best_, plain_;  // of all, and without overlap
+  double kept_ms_ = std::numeric_limits<double>::infinity();    // of the shortest order that keeps everything
+  Best best_, plain_;                                           // of all, and without overlap
+  std::vector<std::vector<schedule::StageSettings>> settings_;  // of list schedules that keep everything
 };
-
-// What no order of these instructions goes below.
-double least_of(std::span<const Made> made, const PlanRequest& request) {
-  std::vector<const ir::Program*> programs;
-  for (const Made& one : made) programs.push_back(&one.candidate.program);
-  const Work all(programs, request);
-  return schedule::least_makespan(schedule::stage_graph(all.work, request.mesh), all.work);
-}
 
 // Sets the timelines. False if the costs lack an op, which they may.
 Result<bool> predict(std::vector<Made>& made, const PlanRequest& request, StageReport& report) {
@@ -317,7 +345,7 @@ Result<bool> predict(std::vector<Made>& made, const PlanRequest& request, StageR
   }
   schedule::StagesTimeline times = schedule::simulate(work, request.mesh);
   report.makespan = times.makespan;
-  report.least = least_of(made, request);
+  report.least = least_of(programs, request);
   for (std::size_t stage = 0; stage < made.size(); ++stage) {
     report.compute.push_back(times.stages[stage].compute);
     report.bubble.push_back(times.bubble_ms(stage));

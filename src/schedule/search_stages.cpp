@@ -36,15 +36,6 @@ namespace lancet::schedule {
 // The memory that a stage counts on, relative to what it has: at first, at the next try at most, and at the last.
 constexpr double most_memory = 1.4, less_memory = 0.985, least_memory = 0.5;
 
-// Of a stage.
-struct StageSettings {
-  bool backward_first = false;
-  bool weights_first = false;  // W goes before all others where there is no room for a forward pass, either
-  bool best_filler = false;    // ListOptions
-  int ahead = 0;
-  std::int64_t memory = 0;  // bytes that it counts on
-};
-
 using Kind = PassKind;
 
 // The memory of a stage: its tensors, and what a micro batch takes if it runs alone in the order of the program.
@@ -142,6 +133,9 @@ class StagesSearch::Search {
     for (const StageNode& node : graph_.nodes) least_ms_.push_back(node.tail_ms);
   }
 
+  // Orders that are no shorter are not found.
+  void break_off_at(double ms) { most_ms_ = ms; }
+
   // The order with these settings; if each with less memory needs too much, as far as they say, nothing.
   std::optional<StagesOrder> with(std::vector<StageSettings> settings, std::span<const std::int64_t> most_bytes) {
     most_bytes_ = most_bytes;
@@ -157,8 +151,28 @@ class StagesSearch::Search {
 
   // An order that is shorter than those found before within less memory; else nothing.
   std::optional<StagesOrder> run(std::span<const std::int64_t> most_bytes) {
+    return shorter(most_bytes, [&] { try_all(); });
+  }
+  // The same, of orders with these settings alone.
+  std::optional<StagesOrder> run(std::span<const std::int64_t> most_bytes,
+                                 std::span<const std::vector<StageSettings>> known) {
+    return shorter(most_bytes, [&] {
+      for (std::vector<StageSettings> settings : known) {
+        for (std::size_t stage = 0; stage < settings.size(); ++stage) settings[stage].memory = first_memory(int(stage));
+        try_within_memory(std::move(settings));
+      }
+    });
+  }
+
+ private:
+  std::optional<StagesOrder> shorter(std::span<const std::int64_t> most_bytes, const auto& search) {
     most_bytes_ = most_bytes;
     const double before = best_ ? best_->makespan : std::numeric_limits<double>::infinity();
+    search();
+    return best_ && best_->makespan < before ? best_ : std::nullopt;
+  }
+
+  void try_all() {
     const int stages = int(work_.size());
     for (const bool weights_first : {false, true})
       for (const bool backward_first : {false, true})
@@ -174,10 +188,8 @@ class StagesSearch::Search {
       try_within_memory(std::move(fitting));
     }
     for (std::size_t stage = 0; best_ && stage < work_.size(); ++stage) change(stage);
-    return best_ && best_->makespan < before ? best_ : std::nullopt;
   }
 
- private:
   std::int64_t first_memory(int stage) const {
     const std::int64_t all = memory_[std::size_t(stage)].all();
     return std::int64_t(most_memory * double(std::min(most_bytes_[std::size_t(stage)], all)));
@@ -207,14 +219,13 @@ class StagesSearch::Search {
     StagesOrder found{std::vector<PipelineOrder>(stages), 0, std::vector<std::int64_t>(stages)};
     Listed last{std::vector<Order>(stages), std::vector<Dependencies>(stages)};
     while (counts_on_enough(settings)) {
-      const ListSchedule list =
-          list_schedule(*jobs_, urgency, classes(settings), {least_ms_, best_ ? best_->makespan : ListBound().most_ms});
-      if (best_ && list.makespan >= best_->makespan) return;
+      const ListSchedule list = list_schedule(*jobs_, urgency, classes(settings), {least_ms_, most_ms()});
+      if (list.makespan >= most_ms()) return;
       if (!fits(list.peak_bytes, settings)) continue;
       Listed now = listed(list);
       if (now.of != last.of || now.needed != last.needed) {
         found.makespan = simulated(now);
-        if (best_ && found.makespan >= best_->makespan * (1 - 1e-9)) return;
+        if (found.makespan >= most_ms() * (1 - 1e-9)) return;
         for (std::size_t stage = 0; stage < stages; ++stage) {
           if (now.of[stage] == last.of[stage] && now.needed[stage] == last.needed[stage]) continue;
           PipelineOrder& of = found.stages[stage];
@@ -229,6 +240,8 @@ class StagesSearch::Search {
       return;
     }
   }
+
+  double most_ms() const { return best_ ? std::min(best_->makespan, most_ms_) : most_ms_; }
 
   bool counts_on_enough(std::span<const StageSettings> settings) const {
     for (std::size_t stage = 0; stage < settings.size(); ++stage)
@@ -327,6 +340,7 @@ class StagesSearch::Search {
   std::optional<JobList> jobs_;       // by node
   std::vector<double> least_ms_;      // likewise: from its start to the end of the step
   std::vector<Dependencies> needed_;  // by stage
+  double most_ms_ = std::numeric_limits<double>::infinity();
   std::optional<StagesOrder> best_;
   std::vector<StageSettings> best_settings_;  // by stage
 };
@@ -337,10 +351,16 @@ StagesSearch::StagesSearch(std::span<const RankClass> stages, std::span<const Ra
 }
 StagesSearch::~StagesSearch() = default;
 
-std::optional<StagesOrder> StagesSearch::within(std::span<const std::int64_t> most_bytes) {
+std::optional<StagesOrder> StagesSearch::within(std::span<const std::int64_t> most_bytes,
+                                                std::span<const std::vector<StageSettings>> known, double most_ms) {
   if (std::ranges::any_of(most_bytes, [](std::int64_t most) { return most <= 0; })) return std::nullopt;
-  auto found = few_->run(most_bytes);
-  return found && all_ ? all_->with(few_->settings(), most_bytes) : found;
+  if (!all_) few_->break_off_at(most_ms);
+  auto found = known.empty() ? few_->run(most_bytes) : few_->run(most_bytes, known);
+  if (!found || !all_) return found;
+  all_->break_off_at(most_ms);
+  return all_->with(few_->settings(), most_bytes);
 }
+
+const std::vector<StageSettings>& StagesSearch::settings() const { return few_->settings(); }
 
 }  // namespace lancet::schedule

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -90,6 +91,16 @@ struct StagesOrder {
   std::vector<std::int64_t> arenas = {};
 };
 
+// What a list schedule of stages follows, of one of them.
+struct StageSettings {
+  bool backward_first = false;
+  bool weights_first = false;  // W goes before all others where there is no room for a forward pass, either
+  bool best_filler = false;    // of several W, the one that fits a gap best runs there
+  int ahead = 0;               // micro batches whose backward pass has not ended
+  std::int64_t memory = 0;     // bytes that it counts on
+  friend bool operator==(const StageSettings&, const StageSettings&) = default;
+};
+
 // stages: as in_pipeline_order() takes them, with the dependencies that the programs have (ir::dependencies) and costs.
 // few: the same stages with some of the micro batches, on which orders are searched, or `stages` itself. Both outlive
 // this. Weight gradients run where a stage has nothing else to do; computation and all messages overlap as they may.
@@ -98,8 +109,13 @@ class StagesSearch {
   StagesSearch(std::span<const RankClass> stages, std::span<const RankClass> few, const ir::Mesh& mesh);
   ~StagesSearch();
   // The shortest of the list schedules in which no arena is larger than `most_bytes`, by stage, which is no less than
-  // in the calls before. Nothing if each needs more, or if none is shorter than what these calls found.
-  std::optional<StagesOrder> within(std::span<const std::int64_t> most_bytes);
+  // in the calls before. Nothing if each needs more, or if none is shorter than most_ms and what these calls found.
+  // known: settings by stage that are tried in place of a search, if there are some.
+  std::optional<StagesOrder> within(std::span<const std::int64_t> most_bytes,
+                                    std::span<const std::vector<StageSettings>> known = {},
+                                    double most_ms = std::numeric_limits<double>::infinity());
+  // Those of the last order.
+  const std::vector<StageSettings>& settings() const;
 
  private:
   class Search;
