@@ -78,7 +78,8 @@ CLI::Option* add_from_option(CLI::App& command, std::string& from) {
 void add_accept_option(CLI::App& command, std::vector<std::string>& accepted) {
   command
       .add_option("--accept-field", accepted,
-                  "A field of a Hugging Face folder's config.json that is passed over although nothing is known of it")
+                  "A field of a Hugging Face folder's config.json that is passed over although it is not known, or has "
+                  "a value that is not built")
       ->type_name("NAME");
 }
 

@@ -6,11 +6,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <utility>
 
 #include "fields.h"
 #include "lancet/base/files.h"
+#include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 
 namespace lancet::config {
@@ -48,14 +50,29 @@ Error wrong(const std::filesystem::path& file, std::string_view field, std::stri
   return data_error(fmt::format("{}: {}: expected {}, found {}", file.string(), field, expected, found));
 }
 
-// rope_scaling as a run config has it: its older key `type` is rope_type, and "default" scales nothing.
-json rope_of(json scaling) {
+// rope_scaling as a run config has it: null members have their defaults, its older key `type` is rope_type, and
+// "default" alone scales nothing. `type` stays where rope_type says another.
+json rope_of(const json& scaling) {
   if (!scaling.is_object()) return scaling;
-  if (scaling.contains("type")) {
-    scaling.emplace("rope_type", scaling["type"]);
-    scaling.erase("type");
-  }
-  return scaling.value("rope_type", json()) == "default" ? json() : scaling;
+  json rope = json::object();
+  for (const auto& [name, value] : scaling.items())
+    if (!value.is_null() || name == "rope_type" || name == "factor") rope[name] = value;
+  if (rope.contains("type")) rope.emplace("rope_type", rope["type"]);
+  if (rope.contains("type") && rope["type"] == rope["rope_type"]) rope.erase("type");
+  return rope == json{{"rope_type", "default"}} ? json() : rope;
+}
+
+// transformers 4 takes YaRN's factor from the two lengths where a file has both, transformers 5 from the file.
+void warn_of_yarn(const Model& model, const std::filesystem::path& file) {
+  if (!model.rope_scaling || model.rope_scaling->rope_type != RopeType::yarn) return;
+  const RopeScaling& yarn = *model.rope_scaling;
+  const double original = double(yarn.original_max_position_embeddings.value_or(0));
+  static std::atomic_flag said;  // commands read a file more than once
+  if (original == 0 || double(model.n_positions) == yarn.factor * original || said.test_and_set()) return;
+  log::warn(
+      "{}: rope_scaling: factor {} is taken, as by transformers 5; transformers 4 takes max_position_embeddings / "
+      "original_max_position_embeddings = {}",
+      file.string(), yarn.factor, double(model.n_positions) / original);
 }
 
 // rope_parameters of transformers 5: rope_theta, and the rest is rope_scaling, unless it scales nothing. Where a file
@@ -110,6 +127,9 @@ class ConfigReader {
       return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(names_with_files(), "\", \"")),
                    shown(type));
     family_ = family;
+    const json window = text.value("sliding_window", ordered_json()),
+               positions = text.value("max_position_embeddings", ordered_json());
+    whole_window_ = window.is_number() && positions.is_number() && window >= positions;
     format_ = &family->file;
     model_["model_type"] = family->name;
     has_experts_ = format_->moe_type.empty() || is_moe_type;
@@ -128,6 +148,7 @@ class ConfigReader {
     if (is_moe_type && !config->model.has_moe())
       return wrong(file_, "moe_layer_freq", fmt::format("1 or more in a {}", format_->moe_type),
                    "0: no layer of experts");
+    warn_of_yarn(config->model, file_);
     return config;
   }
 
@@ -145,6 +166,7 @@ class ConfigReader {
     for (const auto& fields : format_->fixed)
       for (const FixedField& field : fields)
         if (field.name == key) fixed = &field;
+    if (whole_window_ && (key == "sliding_window" || key == "use_sliding_window")) return {};
     if (fixed) return check_fixed(*fixed, value);
     if (key == "layer_types") return check_attention(value);
     bool ours = false;
@@ -152,7 +174,10 @@ class ConfigReader {
     for_each_field([&](const FileField& field) {
       if (key != field.name && key != field.other_name) return;
       ours = true;
-      const json now = key == "rope_scaling" ? rope_of(value) : value, before = model_.value(field.name, now);
+      json now = value;
+      if (key == "rope_scaling") status = read_rope(value, now);
+      if (!status.ok()) return;
+      const json before = model_.value(field.name, now);
       if (before != now)  // the field has another name, too
         status = wrong(file_, fmt::format("{} and {}", field.name, field.other_name), "the same in both",
                        fmt::format("{} and {}", shown(before), shown(now)));
@@ -160,16 +185,52 @@ class ConfigReader {
     });
     if (!status.ok()) return status;
     const auto has = [&](auto names) { return std::ranges::find(names, key) != names.end(); };
-    if (ours || has(format_->unused) || has(std::span(unused_by_all)) || has(accepted_)) return {};
-    return wrong(file_, cut(key, 60), fmt::format("a field of {} that is known here", shown(model_["model_type"])),
-                 fmt::format("another one; --accept-field {} passes it over", cut(key, 60)));
+    if (ours || has(format_->unused) || has(std::span(unused_by_all)) || is_accepted(key)) return {};
+    return unknown(key, fmt::format("a field of {}", shown(model_["model_type"])));
+  }
+
+  bool is_accepted(std::string_view name) const { return std::ranges::find(accepted_, name) != accepted_.end(); }
+
+  Error unknown(const std::string& name, const std::string& kind) const {
+    return wrong(file_, cut(name, 60), kind + " that is known here",
+                 fmt::format("another one; --accept-field {} passes it over", cut(name, 60)));
+  }
+
+  // A field that has a value of another model.
+  Status other(std::string_view name, std::string_view expected, const json& found) const {
+    if (is_accepted(name)) return {};
+    return wrong(file_, name, expected, fmt::format("{}; --accept-field {} passes it over", shown(found), name));
+  }
+
+  // rope_scaling as a run config has it, or null.
+  Status read_rope(const json& value, json& rope) const {
+    rope = rope_of(value);
+    if (!rope.is_object()) return {};
+    if (rope.contains("type")) return wrong(file_, "rope_scaling", "the same type and rope_type", shown(value));
+    const json type = rope.value("rope_type", json());
+    const auto words = words_of(RopeType{});
+    if (type != "default" && std::ranges::find(words, type) == words.end()) return {};  // the parser says which
+    const json members = rope;
+    for (const auto& [name, member] : members.items()) {
+      const auto is_known = [&, &name = name](const RopeKey& key) {
+        return key.name == name && (name == "rope_type" || key.types.find(type.get<std::string>()) != key.types.npos);
+      };
+      if (std::ranges::any_of(rope_keys(), is_known)) continue;
+      const std::string path = "rope_scaling." + name;
+      if (!is_accepted(path)) return unknown(path, fmt::format("a member of rope_type {}", shown(type)));
+      rope.erase(name);
+    }
+    if (type == "default") rope = nullptr;
+    return {};
   }
 
   // Of each block; sliding windows are not built.
   Status check_attention(const json& kinds) const {
-    const auto is_full = [](const json& kind) { return kind == "full_attention"; };
+    const auto is_full = [&](const json& kind) {
+      return kind == "full_attention" || (whole_window_ && kind == "sliding_attention");
+    };
     if (kinds.is_null() || (kinds.is_array() && std::ranges::all_of(kinds, is_full))) return {};
-    return wrong(file_, "layer_types", "\"full_attention\" for each block", shown(kinds));
+    return other("layer_types", "\"full_attention\" for each block", kinds);
   }
 
   Status check_fixed(const FixedField& field, const json& value) const {
@@ -177,7 +238,7 @@ class ConfigReader {
     if (field.any || value == one) return {};
     for (const json& same : json_of(field.synonyms))
       if (value == same) return {};
-    return wrong(file_, field.name, field.value, shown(value));
+    return other(field.name, field.value, value);
   }
 
   Status check_needed() const {
@@ -197,6 +258,7 @@ class ConfigReader {
   const Family* family_ = nullptr;
   const FileFormat* format_ = nullptr;
   bool has_experts_ = false;
+  bool whole_window_ = false;  // attention's window holds the longest sequence
   json model_ = json::object();
 };
 

@@ -13,9 +13,12 @@ namespace {
 
 std::string rope_text(RopeScaling scaling) {
   std::string text;
-  for (const RopeKey& key : rope_keys())
-    if (key.of(scaling.rope_type))
-      text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", key.name, value_text(key.slot(scaling)));
+  for (const RopeKey& key : rope_keys()) {
+    if (!key.of(scaling.rope_type)) continue;
+    // transformers reads a member that is null in place of its default.
+    if (const std::string value = value_text(key.slot(scaling)); value != "null")
+      text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", key.name, value);
+  }
   return "{" + text + "}";
 }
 

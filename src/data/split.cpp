@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <pcre2.h>
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -51,10 +52,24 @@ Result<std::string> to_pcre2(std::string_view pattern) {
         is_known = is_known || rest.substr(2).starts_with(known);
       if (!is_known) return unlike(rest.substr(0, 3));
     }
+    if (!in_class && c == '{') {
+      const std::size_t digits = rest.find_first_not_of("0123456789", 1);
+      const std::size_t comma = rest.substr(std::min(digits, rest.size())).starts_with(',') ? digits : rest.npos;
+      const std::size_t end = comma == rest.npos ? digits : rest.find_first_not_of("0123456789", comma + 1);
+      const bool is_interval = end != rest.npos && rest[end] == '}' && end > 1 && rest.substr(0, end) != "{,";
+      // Oniguruma repeats {1,3}+ and makes {3}? optional; to PCRE2, the first is possessive and the second lazy.
+      const std::string_view after = is_interval ? rest.substr(end + 1, 1) : "";
+      if (after == "+" || (after == "?" && comma == rest.npos)) return unlike(rest.substr(0, end + 2));
+      if (is_interval && comma == 1) {  // text to PCRE2
+        out += "{0";
+        continue;
+      }
+    }
     out += c;
     if (!in_class && c == '[') {
       in_class = true;
       if (rest.substr(1).starts_with('^')) out += pattern[++i];
+      if (pattern.substr(i + 1).starts_with(']')) return unlike("] first in a class");
     } else if (c == ']') {
       in_class = false;
     }

@@ -50,6 +50,9 @@ ordered_json fields_of(const config::Model& model) {
   ordered_json fields;
   for (const config::FileField& field : format.fields)
     if (model.family().has(field.name)) fields[field.name] = ours[field.name];
+  config::Model defaults;
+  model.family().set_defaults(defaults);
+  if (!model.head_dim && !defaults.head_dim) fields.erase("head_dim");  // some families have it in no file
   if (model.has_moe())
     for (const config::FileField& field : format.moe_fields) fields[field.name] = ours[field.name];
   return fields;
@@ -73,11 +76,15 @@ Result<std::string> config_text(const config::Model& model, const HuggingFaceExp
         text.erase(other);
       }
     std::vector<std::string> all;  // its fields were accepted when it was imported
-    for (const auto& [name, value] : text.items()) all.push_back(name);
+    for (const auto& [name, value] : text.items()) {
+      all.push_back(name);
+      if (name != "rope_scaling") continue;
+      for (const auto& [member, ignored] : value.items()) all.push_back("rope_scaling." + member);
+    }
     LANCET_ASSIGN(const config::Config before, config::read_hugging_face(file, all));
     const ordered_json original = fields_of(before.model);
     for (const auto& [name, value] : fields.items())
-      if (value != original[name]) text[name] = value;
+      if (!original.contains(name) || value != original[name]) text[name] = value;
     if (options.dtype) text["torch_dtype"] = type_name;
     return json_text(text, {.indent = 2, .strict = true}) + "\n";
   }

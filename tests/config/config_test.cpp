@@ -165,6 +165,12 @@ TEST_CASE("a family's fields have its names") {
   };
   const Config yarn = *scaled(R"({"rope_type": "yarn", "factor": 8, "mscale": 0.5, "beta_fast": 20})");
   CHECK(good(to_json(yarn)) == yarn);
+  CHECK(to_json(yarn).find(
+            R"("rope_scaling": {"rope_type": "yarn", "factor": 8, "mscale": 0.5, "beta_fast": 20, "beta_slow": 1})") !=
+        std::string::npos);
+  const Config llama3 = *scaled(R"({"rope_type": "llama3", "factor": 8})");
+  CHECK_FALSE(llama3.model.rope_scaling->original_max_position_embeddings);
+  CHECK(llama3.model.resolved().rope_scaling->original_max_position_embeddings == 1024);
   CHECK(yarn.model.rope_scaling->rope_type == RopeType::yarn);
   CHECK(yarn.model.rope_scaling->beta_fast == 20);
   CHECK_FALSE(scaled("null")->model.rope_scaling);

@@ -152,9 +152,27 @@ TEST_CASE("Patterns that PCRE2 reads otherwise than Oniguruma are refused") {
                                                         {"a$", "$"},
                                                         {"(?m:a)", "(?m"},
                                                         {R"(a\b)", "\\b"},
+                                                        {"a{1,3}+b", "{1,3}+"},
+                                                        {"a{2}?b", "{2}?"},
+                                                        {"a{,2}+b", "{,2}+"},
+                                                        {"a{3,1}", "out of order"},
+                                                        {"[]a]", "] first in a class"},
+                                                        {"[^]a]", "] first in a class"},
                                                         {"(a", "missing closing parenthesis"},
                                                         {R"(\p{Nowhere})", "unknown property"}})
     CHECK_THAT(error_of(Split::make(pattern, true, SplitBehavior::isolated)), Contains(found));
+}
+
+TEST_CASE("Intervals of patterns are Oniguruma's") {
+  using enum SplitBehavior;
+  CHECK(pieces("baaab", "ba{,2}", isolated) == Texts{"baa", "a", "b"});
+  CHECK(pieces("baaab", "ba{,2}?a", isolated) == Texts{"ba", "aab"});
+  CHECK(pieces("aaaa", "a{1,3}", isolated) == Texts{"aaa", "a"});
+  CHECK(pieces("aaaa", "a{1,3}?", isolated) == Texts{"a", "a", "a", "a"});
+  CHECK(pieces("aaaa", "a{3,}", isolated) == Texts{"aaaa"});
+  for (const std::string text : {"a{,}", "a{", "a{x,2}", "a{1", "a{1,"})
+    CHECK(pieces("b" + text + "b", text, isolated) == Texts{"b", text, "b"});
+  CHECK(pieces("a{,2}", R"([{,2}]+)", isolated) == Texts{"a", "{,2}"});
 }
 
 TEST_CASE("NFC composes, orders marks, and leaves what is composed") {

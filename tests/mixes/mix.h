@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/fields.h"
 #include "declared_costs.h"
 #include "lancet/config/config.h"
 #include "lancet/planner/from_config.h"
@@ -21,54 +22,22 @@
 
 namespace lancet::test {
 
-// A family's fields, of those that a mix sets, which have other names than GPT-2's or are not there ("").
-struct FamilyNames {
-  std::string_view family;
-  std::vector<std::pair<std::string_view, std::string_view>> names;
-  std::string_view of(std::string_view field) const {
-    const auto found = std::ranges::find(names, field, [](const auto& name) { return name.first; });
-    return found == names.end() ? field : found->second;
-  }
-};
-
-inline const FamilyNames& names_of(std::string_view family) {
-  static const auto with_sizes = [](std::string_view name, auto more) {
-    FamilyNames all{name, more};
-    all.names.insert(all.names.end(), {{"n_layer", "num_hidden_layers"},
-                                       {"n_head", "num_attention_heads"},
-                                       {"n_embd", "hidden_size"},
-                                       {"n_positions", "max_position_embeddings"},
-                                       {"first_k_dense_replace", ""},
-                                       {"n_shared_experts", ""}});
-    return all;
-  };
-  using Names = decltype(FamilyNames::names);
-  static const Names dense{{"num_local_experts", ""},
-                           {"router_group_size", ""},
-                           {"router_aux_loss_coef", ""},
-                           {"router_aux_loss_scope", ""},
-                           {"moe_layer_freq", ""}};
-  static const Names qwen{{"num_local_experts", "num_experts"}, {"moe_layer_freq", "decoder_sparse_step"}};
-  static const FamilyNames all[] = {
-      {"gpt2", {}},
-      with_sizes("mixtral", Names{{"moe_layer_freq", ""}, {"norm_topk_prob", ""}, {"moe_intermediate_size", ""}}),
-      with_sizes("olmoe",
-                 Names{{"num_local_experts", "num_experts"}, {"moe_layer_freq", ""}, {"moe_intermediate_size", ""}}),
-      with_sizes("qwen2_moe", qwen),
-      with_sizes("qwen3_moe", qwen),
-      with_sizes("llama", dense),
-      with_sizes("qwen3", dense)};
-  return *std::ranges::find(all, family, &FamilyNames::family);
+// The family's name of a field that has this name in GPT-2's; "" if it has no such field.
+inline std::string name_in(const config::Family& family, std::string_view field) {
+  const std::string path = fmt::format("model.{}", field);
+  if (config::find_field(path, family)) return std::string(field);
+  const std::string other = config::in_names_of(family, path);
+  return other == path ? "" : std::string(config::key_of(other));
 }
 
 // Three blocks, of which 0 and 2 are MoE layers of GPT-2. Adam divides by no less than train.adam_eps, since it would
 // else make steps of full length of gradients that are rounding alone.
 inline std::string base_of_mixes(std::span<const std::string> fields) {
   constexpr std::string_view prefix = "model.model_type=";
-  std::string_view family = "gpt2";
+  const config::Family* family = &config::families::gpt2;
   for (const std::string_view field : fields)
-    if (field.starts_with(prefix)) family = field.substr(prefix.size());
-  std::string model = fmt::format(R"("model_type": "{}")", family);
+    if (field.starts_with(prefix)) family = config::find_family(field.substr(prefix.size()));
+  std::string model = fmt::format(R"("model_type": "{}")", family->name);
   const std::pair<std::string_view, std::string_view> values[] = {{"n_layer", "3"},
                                                                   {"n_head", "4"},
                                                                   {"n_embd", "16"},
@@ -81,7 +50,7 @@ inline std::string base_of_mixes(std::span<const std::string> fields) {
                                                                   {"router_aux_loss_coef", "0.1"},
                                                                   {"router_aux_loss_scope", "\"global\""}};
   for (const auto& [field, value] : values)
-    if (const auto name = names_of(family).of(field); !name.empty()) model += fmt::format(R"(, "{}": {})", name, value);
+    if (const auto name = name_in(*family, field); !name.empty()) model += fmt::format(R"(, "{}": {})", name, value);
   return fmt::format(R"({{
   "model": {{{}}},
   "data": {{"synthetic": true}},
@@ -163,7 +132,7 @@ class Draw {
     constexpr std::string_view model = "model.";
     std::string name(field);
     if (field.starts_with(model)) {
-      const std::string_view of_family = family_->of(field.substr(model.size()));
+      const std::string of_family = name_in(*family_, field.substr(model.size()));
       if (of_family.empty()) return;
       name = fmt::format("{}{}", model, of_family);
     }
@@ -196,13 +165,15 @@ class Draw {
     blocks_ = one_of({2, 3, 3, 4});
     key_heads_ = heads_;
     if (one_in(2)) {
-      family_ =
-          &names_of(is_dense_ ? one_of({"llama", "qwen3"}) : one_of({"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"}));
+      std::vector<const config::Family*> others;
+      for (const config::Family* family : config::families_known())
+        if (family->name != "gpt2" && family->has("num_experts_per_tok") != is_dense_) others.push_back(family);
+      family_ = others[random_() % others.size()];
       key_heads_ /= one_of({1, 2, 2});
     }
     here_ = drawn_mesh();
     set_mesh(here_);
-    if (!is_gpt2()) set("model.model_type", family_->family);
+    if (!is_gpt2()) set("model.model_type", family_->name);
     if (is_dense_) set("model.moe_layer_freq", 0);
     set("model.n_layer", blocks_);
     set("model.n_head", heads_);
@@ -235,7 +206,7 @@ class Draw {
     if (model.router == config::Router::top_k || model.router == config::Router::sigmoid ||
         model.router == config::Router::batch_prioritized)
       model.num_experts_per_tok = std::min(one_of({1, 2, 2, 3}), model.router_groups > 1 ? experts_ / 2 : experts_);
-    if (family_->family == "mixtral" && (model.experts_choose() || model.num_experts_per_tok == 1)) {
+    if (family_->name == "mixtral" && (model.experts_choose() || model.num_experts_per_tok == 1)) {
       model = {};  // its weights always sum to 1
       model.router = config::Router::top_k;
       model.num_experts_per_tok = 2;
@@ -367,8 +338,8 @@ class Draw {
 
   std::mt19937_64 random_;
   Mix mix_;
-  const FamilyNames* family_ = &names_of("gpt2");
-  bool is_gpt2() const { return family_ == &names_of("gpt2"); }
+  const config::Family* family_ = &config::families::gpt2;
+  bool is_gpt2() const { return family_ == &config::families::gpt2; }
   bool is_dense_ = false, has_limit_ = false, replans_ = false, is_elsewhere_ = false;
   int heads_ = 4, key_heads_ = 4, experts_ = 4, blocks_ = 3, rows_ = 2, group_ = 1, sequence_ = 8;
   const char* scope_ = "global";

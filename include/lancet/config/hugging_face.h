@@ -16,8 +16,9 @@ namespace lancet::config {
 Result<nlohmann::ordered_json> read_file_config(const std::filesystem::path& file);
 
 // The config of a model in Hugging Face's format: the model's fields, and defaults for training. accepted: names of
-// fields that are passed over although nothing is known of them. Data errors name the file and the field: no such
-// file, another family, a field that is missing, unknown, out of range, or has a value that is not supported.
+// fields, and of members as "rope_scaling.NAME", that are passed over although they are not known or must have another
+// value. Data errors name the file and the field: no such file, another family, a field that is missing, unknown, out
+// of range, or has a value that is not supported.
 Result<Config> read_hugging_face(const std::filesystem::path& file, std::span<const std::string> accepted = {});
 
 // True for a folder that has such a config.json and weights, and that is not a run's or a checkpoint's.

@@ -143,6 +143,8 @@ struct Model {
     model.n_inner = inner();
     model.moe_intermediate_size = expert_inner();
     model.shared_expert_intermediate_size = shared_expert_intermediate_size.value_or(inner());
+    if (auto& scaling = model.rope_scaling; scaling && scaling->rope_type == RopeType::llama3)
+      scaling->original_max_position_embeddings = scaling->original_max_position_embeddings.value_or(n_positions);
     return model;
   }
   // The same model, with num_local_experts in place of experts_per_rank.

@@ -1,0 +1,99 @@
+// Fields of config.json that are read with other members or values than a run config has.
+#include "lancet/config/hugging_face.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "config/parsed.h"
+#include "log_capture.h"
+#include "temporary_folder.h"
+#include "text.h"
+
+using namespace lancet;
+using namespace lancet::config;
+
+namespace {
+
+using nlohmann::json;
+
+// The config.json of this family's small model, with these fields besides.
+Result<Config> read_with(const std::string& family, const json& fields, const std::vector<std::string>& accepted = {}) {
+  const test::TemporaryFolder folder;
+  const std::string small = LANCET_SOURCE_DIR "/tests/reference/hugging_face/" + family + "/config.json";
+  json text = *test::good(read_file_config(small));
+  text.update(fields);
+  auto read = read_hugging_face(folder.write("config.json", json_text(text)), accepted);
+  if (read.ok()) return read;
+  CHECK(read.error().code == ExitCode::data);
+  const std::string at = folder / "config.json: ";
+  CHECK(read.error().message.starts_with(at));
+  return data_error(read.error().message.substr(std::min(at.size(), read.error().message.size())));
+}
+
+std::string error_with(const std::string& family, const json& fields) {
+  const auto read = read_with(family, fields);
+  return read.ok() ? "" : read.error().message;
+}
+
+Result<Config> scaled(const char* scaling, const std::vector<std::string>& accepted = {}) {
+  return read_with("llama", {{"rope_scaling", test::json_in(scaling)}}, accepted);
+}
+
+}  // namespace
+
+TEST_CASE("null members of rope_scaling have their defaults, and unknown ones are accepted by name") {
+  const Config yarn = *test::good(scaled(
+      R"({"type": "yarn", "rope_type": "yarn", "factor": 4, "beta_fast": null, "attention_factor": null, "new": null})"));
+  CHECK(yarn.model.rope_scaling->factor == 4);
+  CHECK(yarn.model.rope_scaling->beta_fast == 32);
+  CHECK_FALSE(yarn.model.rope_scaling->attention_factor);
+  CHECK(scaled(R"({"type": "linear", "rope_type": "yarn", "factor": 4})").error().message ==
+        R"(rope_scaling: expected the same type and rope_type, found {"factor":4,"rope_type":"yarn","type":"linear"})");
+  const char* const truncated = R"({"rope_type": "yarn", "factor": 4, "truncate": false})";
+  CHECK(scaled(truncated).error().message ==
+        "rope_scaling.truncate: expected a member of rope_type \"yarn\" that is known here, found another one; "
+        "--accept-field rope_scaling.truncate passes it over");
+  CHECK(test::good(scaled(truncated, {"rope_scaling.truncate"}))->model.rope_scaling->factor == 4);
+  CHECK(scaled(R"({"rope_type": "default", "factor": 4})")
+            .error()
+            .message.starts_with("rope_scaling.factor: expected a member of rope_type \"default\""));
+  CHECK_FALSE(
+      test::good(scaled(R"({"rope_type": "default", "factor": 4})", {"rope_scaling.factor"}))->model.rope_scaling);
+  CHECK_FALSE(test::good(scaled(R"({"type": "default", "factor": null, "new": null})", {"rope_scaling.factor"}))
+                  ->model.rope_scaling);
+}
+
+TEST_CASE("a factor of YaRN that is not the ratio of its lengths is taken with a warning") {
+  const test::LogCapture log;
+  test::good(scaled(R"({"type": "yarn", "factor": 4})"));
+  test::good(scaled(R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 8})"));  // of 32
+  CHECK(log.count("rope_scaling: factor") == 0);
+  for (int again = 0; again < 2; ++again)
+    CHECK(test::good(scaled(R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 16})"))
+              ->model.rope_scaling->factor == 4);
+  CHECK(log.count("rope_scaling: factor 4 is taken, as by transformers 5; transformers 4 takes "
+                  "max_position_embeddings / original_max_position_embeddings = 2") == 1);
+}
+
+TEST_CASE("a window as long as the longest sequence changes nothing, and others are accepted by name") {
+  for (const int window : {32, 4096}) {
+    CHECK(error_with("mixtral", {{"sliding_window", window}}) == "");
+    CHECK(error_with("qwen3", {{"sliding_window", window},
+                               {"use_sliding_window", true},
+                               {"layer_types", {"full_attention", "sliding_attention"}}}) == "");
+  }
+  CHECK(error_with("mixtral", {{"sliding_window", 31}}) ==
+        "sliding_window: expected null, found 31; --accept-field sliding_window passes it over");
+  CHECK(error_with("qwen3", {{"sliding_window", 31}, {"use_sliding_window", true}}) ==
+        "use_sliding_window: expected false, found true; --accept-field use_sliding_window passes it over");
+  CHECK(error_with("qwen3", {{"sliding_window", 32}, {"layer_types", {"linear_attention"}}})
+            .starts_with("layer_types: expected \"full_attention\" for each block"));
+  test::good(read_with("mixtral", {{"sliding_window", 31}, {"router_jitter_noise", 0.1}},
+                       {"sliding_window", "router_jitter_noise"}));
+}
+
+TEST_CASE("a Mixtral with one expert a token is read") {
+  const Config top1 = *test::good(read_with("mixtral", {{"num_experts_per_tok", 1}}));
+  CHECK(top1.model.num_experts_per_tok == 1);
+  CHECK(top1.model.norm_topk_prob);
+}
