@@ -76,6 +76,8 @@ TEST_CASE("ranks of any mesh start with a folder's weights, and a run with check
       {"mixtral", 2, R"({"stage": 2})", "{}"},
       {"llama", 2, R"({"tensor": 2})", R"({"zero": 1})"},
       {"gpt2_moe", 2, R"({"tensor": 2})", "{}"},
+      {"olmoe", 2, R"({"tensor": 2})", "{}"},
+      {"qwen2_moe", 4, R"({"tensor": 2})", R"({"zero": 1, "dtype": "bf16"})"},
   }));
   INFO(name << " " << mesh);
   const test::TemporaryFolder folder;
