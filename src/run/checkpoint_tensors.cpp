@@ -304,6 +304,30 @@ Status fill_parameter(runtime::TensorStore& store, const std::string& name, cons
   return {};
 }
 
+Status ParameterReader::check(const runtime::TensorStore& store) const {
+  if (const Status fits = check_tensors(store, checkpoint_, LoadScope::weights); !fits.ok())
+    return data_error(fits.error().message);
+  std::map<std::string, Checkpoint::Target> all;
+  for (const auto& [name, tensor] : store.all())
+    if (is_loaded(tensor, LoadScope::weights))
+      for (const Entry& entry : entries_of(store, name, tensor, std::nullopt)) all[entry.tensor.name] = {};
+  return checkpoint_.load(all, reading_threads);
+}
+
+Status ParameterReader::read(const std::string& parameter, const FlatRange& elements, std::span<float> to) {
+  const bool of_experts = holds_experts(parameter);
+  const std::int64_t each = checkpoint_.find(of_experts ? expert_name(parameter, 0) : parameter)->shape.elements();
+  const std::string name = of_experts ? expert_name(parameter, elements.begin / each) : parameter;
+  if (name != kept_) {
+    kept_.clear();
+    values_.resize(std::size_t(each));
+    LANCET_TRY(checkpoint_.load({{name, {.memory = std::as_writable_bytes(std::span(values_)).data()}}}, 1));
+    kept_ = name;
+  }
+  std::ranges::copy(std::span(values_).subspan(std::size_t(elements.begin % each), to.size()), to.begin());
+  return {};
+}
+
 Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, LoadScope scope) {
   LANCET_TRY(check_tensors(store, checkpoint, scope));
   std::map<std::string, Checkpoint::Target> targets;
