@@ -1,12 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "commands.h"
 #include "lancet/base/log.h"
 #include "lancet/config/hugging_face.h"
 #include "lancet/models/hugging_face.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/run_folder.h"
 
 namespace lancet::cli {
@@ -29,12 +31,13 @@ models::HuggingFaceExport options_of(const ExportArguments& arguments) {
 
 // What a folder of this format becomes: other types or shards, or one tensor for each expert.
 Status export_folder(const ExportArguments& arguments) {
-  LANCET_ASSIGN(models::HuggingFaceModel model,
-                models::import_hugging_face(arguments.from, {}, {}, arguments.accepted));
+  LANCET_ASSIGN(auto folder, models::HuggingFaceFolder::open(arguments.from, arguments.accepted));
+  LANCET_TRY(folder.check_head());
   models::HuggingFaceExport options = options_of(arguments);
   options.source = arguments.from;
-  options.types = model.folder.types();
-  return models::export_hugging_face(model.config.model, model.store, arguments.out, options);
+  options.types = folder.types();
+  return models::export_hugging_face(folder.config().model, std::bind_front(&models::HuggingFaceFolder::read, &folder),
+                                     arguments.out, options);
 }
 
 // Whether the folder that a model is from, whose small files its export has anyway, has this tokenizer.
@@ -48,14 +51,11 @@ bool has_tokenizer(const std::optional<std::filesystem::path>& source, const dat
 Status export_model(const ExportArguments& arguments) {
   LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
   if (config::is_hugging_face(arguments.from)) return export_folder(arguments);
-  runtime::TensorStore store;
   const auto alone = comm::make_self();
-  const auto load = [&](const run::ModelFolder& found) -> Status {
-    store = {};
-    LANCET_ASSIGN(store, models::make_whole_store(found.config.model));
-    return run::load_parameters(found.checkpoint, store);
+  const auto check = [](const run::ModelFolder& found) {
+    return run::ParameterReader(found.checkpoint).check(models::reserve_whole_store(found.config.model));
   };
-  LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, load));
+  LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, check));
   models::HuggingFaceExport options = options_of(arguments);
   options.source = folder.source;
   if (folder.source) {
@@ -71,7 +71,10 @@ Status export_model(const ExportArguments& arguments) {
     if (!has_tokenizer(folder.source, tokenizer)) options.tokenizer = {*folder.tokenizer, tokenizer};
     options.bounds.add(tokenizer.bos(), tokenizer.ends());
   }
-  LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config), store, arguments.out, options));
+  run::ParameterReader reader(folder.checkpoint);
+  LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config),
+                                         std::bind_front(&run::ParameterReader::read, &reader), arguments.out,
+                                         options));
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
             folder.config.model.has_moe() && !folder.config.model.family().file.moe_type.empty()
                 ? "format (model_type gpt2_moe, which transformers does not know)"

@@ -197,10 +197,11 @@ class Import {
 
 }  // namespace
 
-Result<runtime::TensorStore> make_whole_store(const config::Model& model) {
-  const ir::Program program = whole_program(model);
-  LANCET_TRY(check_whole_memory(program));
-  return make_store(program);
+runtime::TensorStore reserve_whole_store(const config::Model& model) {
+  runtime::TensorStore store;
+  store.reserve_only();
+  store.add(whole_program(model));
+  return store;
 }
 
 Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle,
@@ -252,8 +253,8 @@ struct Shard {
 
 class Export {
  public:
-  Export(const config::Model& model, runtime::TensorStore& store, const HuggingFaceExport& options)
-      : model_(model), store_(store), options_(options) {}
+  Export(const config::Model& model, const ReadParameter& read, const HuggingFaceExport& options)
+      : model_(model), read_(read), options_(options) {}
 
   // Assigns tensors to files in order; a file ends when the next tensor would not fit. Returns the bytes of all
   // tensors.
@@ -330,8 +331,7 @@ class Export {
     const Piece& piece = entry.piece;
     const std::int64_t columns = entry.columns, first = (piece.row + piece.step * row) * columns;
     values_.resize(std::size_t((piece.step * (rows - 1) + 1) * columns));
-    LANCET_TRY(run::read_f32(store_, store_[entry.parameter], sizeof(float) * std::size_t(first),
-                             std::as_writable_bytes(std::span(values_))));
+    LANCET_TRY(read_(entry.parameter, {first, first + std::ssize(values_)}, values_));
     for (std::int64_t i = 1; i < rows && piece.step > 1; ++i)
       std::copy_n(values_.begin() + i * piece.step * columns, columns, values_.begin() + i * columns);
     std::span<const float> values = std::span(values_).first(std::size_t(rows * columns));
@@ -364,7 +364,7 @@ class Export {
   }
 
   const config::Model& model_;
-  runtime::TensorStore& store_;
+  const ReadParameter& read_;
   std::filesystem::path folder_;
   const HuggingFaceExport& options_;
   std::vector<Shard> shards_;
@@ -381,7 +381,7 @@ config::Model exported_model(const config::Config& config) {
   return model;
 }
 
-Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
+Status export_hugging_face(const config::Model& model, const ReadParameter& read, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
   if (model.family().file.tensors[0].empty())
     return config_error(
@@ -391,7 +391,7 @@ Status export_hugging_face(const config::Model& model, runtime::TensorStore& sto
   if (model.family().file.moe_type.empty() && model.has_moe() && model.router != config::Router::top_k)
     return config_error(fmt::format("model.router: expected \"top_k\", as {} has it at Hugging Face, found \"{}\"",
                                     model.family().name, name(model.router)));
-  Export files(model, store, options);
+  Export files(model, read, options);
   LANCET_TRY(run::check_new_folder(out, files.plan()));
   LANCET_ASSIGN(run::NewFolder folder, run::NewFolder::create(out));
   LANCET_TRY(files.write(folder.path()));

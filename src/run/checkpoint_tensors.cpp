@@ -279,22 +279,52 @@ std::vector<RankShare> shares_of(const runtime::TensorStore& store) {
 }
 
 Status fill_parameter(runtime::TensorStore& store, const std::string& name, const ReadElements& read) {
+  const runtime::NamedTensor* tensor = store.find(name);
+  if (!tensor || tensor->elsewhere) return {};
+  std::vector<std::string> holders{name};
+  if (store.find(master_of(name))) holders.push_back(master_of(name));
   constexpr std::int64_t most = 1 << 20;
   std::vector<float> values;
-  for (const std::string& each : {name, master_of(name)}) {
-    const runtime::NamedTensor* tensor = store.find(each);
-    if (!tensor || tensor->elsewhere) continue;
-    const std::vector<ir::HeldRun> runs = store.held(each);
-    const std::int64_t all = ir::elements_of(runs);
-    for (std::int64_t at = 0; at < all; at += most) {
-      const std::vector<ir::HeldRun> block = ir::of_held(runs, {at, std::min(all, at + most)});
-      values.resize(std::size_t(ir::elements_of(block)));
-      for (const ir::HeldRun& run : block)
-        LANCET_TRY(read({run.whole, run.whole + run.count},
-                        std::span(values).subspan(std::size_t(run.held), std::size_t(run.count))));
-      LANCET_TRY(write_f32(store, *tensor, at, values));
+  const std::vector<ir::HeldRun> runs = store.held(name);
+  const std::int64_t all = ir::elements_of(runs);
+  for (std::int64_t at = 0; at < all; at += most) {
+    const std::vector<ir::HeldRun> block = ir::of_held(runs, {at, std::min(all, at + most)});
+    values.resize(std::size_t(ir::elements_of(block)));
+    for (const ir::HeldRun& run : block)
+      LANCET_TRY(read({run.whole, run.whole + run.count},
+                      std::span(values).subspan(std::size_t(run.held), std::size_t(run.count))));
+    for (const std::string& each : holders) {
+      const FlatRange range = store.range_of(each);  // a master may be a part
+      const std::int64_t begin = std::max(at, range.begin), end = std::min(at + std::ssize(values), range.end);
+      if (begin < end)
+        LANCET_TRY(write_f32(store, store[each], begin - range.begin,
+                             std::span(values).subspan(std::size_t(begin - at), std::size_t(end - begin))));
     }
   }
+  return {};
+}
+
+Status ParameterReader::check(const runtime::TensorStore& store) const {
+  if (const Status fits = check_tensors(store, checkpoint_, LoadScope::weights); !fits.ok())
+    return data_error(fits.error().message);
+  std::map<std::string, Checkpoint::Target> all;
+  for (const auto& [name, tensor] : store.all())
+    if (is_loaded(tensor, LoadScope::weights))
+      for (const Entry& entry : entries_of(store, name, tensor, std::nullopt)) all[entry.tensor.name] = {};
+  return checkpoint_.load(all, reading_threads);
+}
+
+Status ParameterReader::read(const std::string& parameter, const FlatRange& elements, std::span<float> to) {
+  const bool of_experts = holds_experts(parameter);
+  const std::int64_t each = checkpoint_.find(of_experts ? expert_name(parameter, 0) : parameter)->shape.elements();
+  const std::string name = of_experts ? expert_name(parameter, elements.begin / each) : parameter;
+  if (name != kept_) {
+    kept_.clear();
+    values_.resize(std::size_t(each));
+    LANCET_TRY(checkpoint_.load({{name, {.memory = std::as_writable_bytes(std::span(values_)).data()}}}, 1));
+    kept_ = name;
+  }
+  std::ranges::copy(std::span(values_).subspan(std::size_t(elements.begin % each), to.size()), to.begin());
   return {};
 }
 

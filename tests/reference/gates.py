@@ -20,6 +20,8 @@ class Route:
 
 
 def capacity(c, tokens):
+    if c["capacity_factor"] is None:  # nothing is dropped
+        return tokens
     exact = c["capacity_factor"] * c.get("num_experts_per_tok", 1) * tokens / c["num_local_experts"]
     return min(max(math.ceil(exact), 1), tokens)
 

@@ -51,6 +51,8 @@ CASES = {
                         gate="top_k", norm_topk_prob=True, capacity_factor=1.0),
     "qwen3_moe_adamw": dict(SMALL, **ADAMW, **dict(ROTARY, head_dim=6), seed=1, model_type="qwen3_moe", n_layer=3,
                             moe_layer_freq=2, n_inner=20, gate="top_k", capacity_factor=1.0, tie_word_embeddings=True),
+    "qwen3_moe_dropless_sgd": dict(SMALL, **SGD, **ROTARY, seed=1, model_type="qwen3_moe", n_layer=2, moe_layer_freq=1,
+                                   n_inner=20, gate="top_k", norm_topk_prob=True, capacity_factor=None),
     "dots1_sgd": dict(SMALL, **SGD, **dict(ROTARY, head_dim=6), seed=1221, model_type="dots1", n_layer=3,
                       moe_layer_freq=1, first_k_dense_replace=1, n_inner=20, gate="sigmoid", capacity_factor=1.0,
                       num_local_experts=8, norm_topk_prob=True, router_groups=4, router_topk_groups=2,
@@ -388,12 +390,14 @@ def train(c):
 
 
 def check_routing(r, c, where):
-    """Checks that other rounding cannot change a decision and that the case drops tokens; else choose another seed."""
+    """Checks that other rounding cannot change a decision and that the case drops tokens, if it may; else choose
+    another seed."""
     k = r.expert.shape[1]
     assert r.margin > (1e-3 if k == 1 else 1e-4), f"{where}: two experts within {r.margin:.1e}"
     counts = torch.bincount(r.expert.flatten(), minlength=c["num_local_experts"])
     assert counts.min() > 0, f"{where}: an expert without tokens"
-    assert (r.slot < 0).any(), f"{where}: nothing dropped"
+    drops = c["capacity_factor"] is not None
+    assert (r.slot < 0).any() == drops, f"{where}: {'nothing' if drops else 'a choice'} dropped"
     if c["gate"] == "batch_prioritized":  # the order decides which choices are dropped
         for e in range(len(counts)):
             first = r.scores.detach().max(1).values[(r.expert == e).any(1)]
@@ -432,7 +436,8 @@ def main():
     for name, c in CASES.items():
         out = train(c)
         path = pathlib.Path(__file__).with_name(f"{name}.safetensors")
-        write_safetensors(path, out, {k: json.dumps(v) if isinstance(v, dict) else str(v) for k, v in c.items()})
+        settings = {k: json.dumps(v) if v is None or isinstance(v, dict) else str(v) for k, v in c.items()}
+        write_safetensors(path, out, settings)
         summary(name, c, out, path)
 
 

@@ -43,6 +43,17 @@ MODELS = {  # name: config, seed
                    num_experts=6, num_experts_per_tok=3, norm_topk_prob=False, output_router_logits=False,
                    router_aux_loss_coef=0.01, rms_norm_eps=1e-5, tie_word_embeddings=False), 26),
 }
+# Positions beyond those of the training, and biases of attention.
+SCALED = dict(attention_bias=True, num_hidden_layers=1, head_dim=12, rope_theta=100.0)
+MODELS |= {
+    "llama_llama3": (dict(MODELS["llama"][0], **SCALED,
+                          rope_scaling=dict(rope_type="llama3", factor=4.0, low_freq_factor=0.25, high_freq_factor=1.0,
+                                            original_max_position_embeddings=16)), 27),
+    "qwen3_linear": (dict(MODELS["qwen3"][0], **SCALED, rope_scaling=dict(rope_type="linear", factor=4.0)), 28),
+    "qwen3_moe_yarn": (dict(MODELS["qwen3_moe"][0], **dict(SCALED, num_hidden_layers=2),
+                            rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=2.0, beta_slow=0.25,
+                                              original_max_position_embeddings=16)), 29),
+}
 
 
 def head_dim(c):
@@ -59,14 +70,41 @@ def rms_norm(x, weight, c):
     return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c["rms_norm_eps"])
 
 
+def scaled(inverse, c):
+    """The inverse frequencies for more positions, and the factor of cos and sin."""
+    s = c["rope_scaling"]
+    if s is None:
+        return inverse, 1.0
+    longer = inverse / s["factor"]  # interpolates positions
+    if s["rope_type"] == "linear":
+        return longer, 1.0
+    old = s["original_max_position_embeddings"]
+    if s["rope_type"] == "llama3":
+        wavelength, low, high = 2 * math.pi / inverse, s["low_freq_factor"], s["high_freq_factor"]
+        smooth = (old / wavelength - low) / (high - low)
+        between = (1 - smooth) * longer + smooth * inverse
+        result = torch.where(wavelength > old / low, longer, torch.where(wavelength < old / high, inverse, between))
+        assert ((0 < smooth) & (smooth < 1)).any() and (smooth <= 0).any() and (smooth >= 1).any()
+        return result, 1.0
+    size = 2 * len(inverse)
+
+    def dimension(rotations):  # of a head, that rotates so often within the old positions
+        return size * math.log(old / (rotations * 2 * math.pi)) / (2 * math.log(c["rope_theta"]))
+
+    low, high = max(math.floor(dimension(s["beta_fast"])), 0), min(math.ceil(dimension(s["beta_slow"])), size - 1)
+    ramp = ((torch.arange(len(inverse), dtype=inverse.dtype) - low) / (high - low)).clamp(0, 1)
+    assert ((0 < ramp) & (ramp < 1)).any() and (ramp == 0).any() and (ramp == 1).any()
+    return longer * ramp + inverse * (1 - ramp), 0.1 * math.log(s["factor"]) + 1
+
+
 def rotated(x, c):
     """x [S, heads, hd]: x cos + rotate_half(x) sin, where rotate_half(x) is [-x2, x1] of the two halves."""
     size = x.shape[-1]
-    inverse = c["rope_theta"] ** (-torch.arange(0, size, 2, dtype=x.dtype) / size)
+    inverse, factor = scaled(c["rope_theta"] ** (-torch.arange(0, size, 2, dtype=x.dtype) / size), c)
     angle = torch.outer(torch.arange(len(x), dtype=x.dtype), inverse)
     angle = torch.cat([angle, angle], -1)[:, None]
     x1, x2 = x.chunk(2, -1)
-    return x * angle.cos() + torch.cat([-x2, x1], -1) * angle.sin()
+    return x * (factor * angle.cos()) + torch.cat([-x2, x1], -1) * (factor * angle.sin())
 
 
 def attention(w, name, x, c):
@@ -84,7 +122,7 @@ def attention(w, name, x, c):
         scores = q[:, h] @ k[:, h // groups].T * size ** -0.5
         scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool).triu(1), -math.inf)
         out.append(torch.softmax(scores, -1) @ v[:, h // groups])
-    return F.linear(torch.cat(out, -1), w[name + ".o_proj.weight"])
+    return F.linear(torch.cat(out, -1), w[name + ".o_proj.weight"], w.get(name + ".o_proj.bias"))
 
 
 def swiglu(w, x, gate, up, down):
@@ -136,9 +174,11 @@ def shapes(c):
         result[name + ".input_layernorm.weight"] = [d]
         for p, count in (("q", heads), ("k", keys), ("v", keys)):
             result[f"{name}.self_attn.{p}_proj.weight"] = [count * size, d]
-            if c.get("qkv_bias"):
+            if c.get("qkv_bias") or c.get("attention_bias"):
                 result[f"{name}.self_attn.{p}_proj.bias"] = [count * size]
         result[name + ".self_attn.o_proj.weight"] = [d, heads * size]
+        if c.get("attention_bias"):
+            result[name + ".self_attn.o_proj.bias"] = [d]
         if c["model_type"].startswith("qwen3"):
             for p in "qk":
                 result[f"{name}.self_attn.{p}_norm.weight"] = [size]

@@ -61,7 +61,7 @@ TEST_CASE("experts choose among the tokens of groups of one size before and afte
   CHECK(evaluate_saved(config, model.store, folder, "run", write_windows(folder, 6)).loss == trained.loss);
   CHECK(evaluate_saved(config, model.store, folder, "run", data, 2).loss == Approx(trained.loss).epsilon(1e-6));
 
-  REQUIRE(export_hugging_face(exported_model(config), model.store, folder / "exported", {}).ok());
+  REQUIRE(export_hugging_face(exported_model(config), values_of(model.store), folder / "exported", {}).ok());
   HuggingFaceModel again = import_ok(folder / "exported");
   CHECK(again.config.model.router_group_size == 3);
   const auto imported = evaluate_saved(again.config, again.store, folder, "imported", data);

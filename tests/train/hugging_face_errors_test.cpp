@@ -191,8 +191,8 @@ TEST_CASE("a small file that cannot be copied is named, and no folder is left") 
   const std::string said = file + ": expected a model's file, found " + found;
   HuggingFaceModel model = import_ok(changed.folder / "");
   const test::TemporaryFolder out;
-  const Error exported =
-      test::refused(export_hugging_face(model.config.model, model.store, out / "out", {.source = changed.folder / ""}));
+  const Error exported = test::refused(
+      export_hugging_face(model.config.model, values_of(model.store), out / "out", {.source = changed.folder / ""}));
   CHECK(exported.code == ExitCode::data);
   CHECK(exported.message == said);
   const Error kept = test::refused(model.folder.keep_files(out / "kept"));
@@ -209,7 +209,7 @@ TEST_CASE("wrong folders and indices") {
   check_error(import_hugging_face(folder / "").error(), ExitCode::data, {"found neither"});
 
   HuggingFaceModel model = import_ok(fixture("gpt2"));
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 40000}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {.shard_bytes = 40000}).ok());
   const fs::path index = folder / "s/model.safetensors.index.json";
   const auto good = test::json_in(text(index));
   auto with = [&](const std::function<void(nlohmann::json&)>& change) {
@@ -245,7 +245,7 @@ TEST_CASE("wrong folders and indices") {
 TEST_CASE("a file that is replaced during an import is refused") {
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture("gpt2"));
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 40000}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {.shard_bytes = 40000}).ok());
   const fs::path second = folder / "s/model-00002-of-00003.safetensors";
   models::ImportWatch watch;
   watch.begin = [&](std::int64_t) -> Status {  // after the headers were read, before the values are

@@ -67,7 +67,7 @@ TEST_CASE("stacked experts and transformers 5's fields are read, and exported wi
       });
   HuggingFaceModel model = import_ok(changed.folder / "");
   const HuggingFaceExport options{.source = changed.folder / "", .types = model.folder.types()};
-  REQUIRE(export_hugging_face(model.config.model, model.store, changed.folder / "out", options).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), changed.folder / "out", options).ok());
   const File original = File::read(fixture(name) / "model.safetensors"),
              again = File::read(changed.folder / "out/model.safetensors");
   CHECK(original.tensors.size() == again.tensors.size());
@@ -82,7 +82,7 @@ TEST_CASE("stacked experts and transformers 5's fields are read, and exported wi
 TEST_CASE("an export of a family has the config.json of its own, and a tied head beside the embedding comes again") {
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture("qwen3"));
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {}).ok());
   const auto written = test::json_in(text(folder / "s/config.json"));
   CHECK(written["model_type"] == "qwen3");
   CHECK(written["architectures"] == test::json_in("[\"Qwen3ForCausalLM\"]"));
@@ -97,7 +97,8 @@ TEST_CASE("an export of a family has the config.json of its own, and a tied head
   };
   const Changed tied("qwen3", with_head(std::byte(0)));
   model = import_ok(tied.folder / "");
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "t", {.types = model.folder.types()}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "t", {.types = model.folder.types()})
+              .ok());
   CHECK(File::read(folder / "t/model.safetensors").bytes.contains("lm_head.weight"));
   check_error(Changed("qwen3", with_head(std::byte(1))).error(), ExitCode::data, {"lm_head.weight", "a tied head"});
 }
@@ -113,7 +114,7 @@ TEST_CASE("an upcycled llama or qwen3 without noise computes what the dense mode
   INFO(name << ": largest difference " << most << " of logits up to " << scale);
   CHECK(most < 1e-5 * scale);
   const test::TemporaryFolder folder;
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {}).ok());
   const HuggingFaceModel again = import_ok(folder / "s");
   CHECK(again.config.model.resolved() == model.config.model.resolved());
   CHECK(again.config.model.num_experts_per_tok == 2);

@@ -17,6 +17,7 @@
 #include "lancet/checkpoint/safetensors.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/planner/from_config.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/runtime/executor.h"
 #include "temporary_folder.h"
 #include "text.h"
@@ -79,6 +80,13 @@ inline std::string text(const fs::path& path) {
 inline HuggingFaceModel import_ok(const fs::path& folder, const std::optional<Upcycle>& upcycle = {}) {
   auto model = test::good(import_hugging_face(folder, upcycle));
   return std::move(*model);
+}
+
+inline models::ReadParameter values_of(const runtime::TensorStore& store) {
+  return [&store](const std::string& parameter, const FlatRange& elements, std::span<float> to) {
+    return run::read_f32(store, store[parameter], sizeof(float) * std::uint64_t(elements.begin),
+                         std::as_writable_bytes(to));
+  };
 }
 
 // A folder with the fixture's config and a changed copy of its tensors.

@@ -51,9 +51,9 @@ std::vector<std::byte> halves(const std::vector<float>& values, const std::funct
 }  // namespace
 
 TEST_CASE("imported models give the logits of a PyTorch implementation") {
-  const std::string name =
-      GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared", "gpt2_moe_sigmoid", "gpt2_moe_gshard", "gpt2_moe_hash",
-               "gpt2_moe_expert_choice", "llama", "qwen3", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe");
+  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared", "gpt2_moe_sigmoid", "gpt2_moe_gshard",
+                                    "gpt2_moe_hash", "gpt2_moe_expert_choice", "llama", "qwen3", "mixtral", "qwen3_moe",
+                                    "qwen2_moe", "olmoe", "llama_llama3", "qwen3_linear", "qwen3_moe_yarn");
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
   CHECK(model.config.train.dtype == DType::f32);
@@ -71,9 +71,9 @@ TEST_CASE("export, import and export give the same bytes") {
   const test::TemporaryFolder folder;
   HuggingFaceModel first = import_ok(fixture(name));
   const HuggingFaceExport options{.shard_bytes = shard_bytes};
-  REQUIRE(export_hugging_face(first.config.model, first.store, folder / "a", options).ok());
+  REQUIRE(export_hugging_face(first.config.model, values_of(first.store), folder / "a", options).ok());
   HuggingFaceModel again = import_ok(folder / "a");
-  REQUIRE(export_hugging_face(again.config.model, again.store, folder / "b", options).ok());
+  REQUIRE(export_hugging_face(again.config.model, values_of(again.store), folder / "b", options).ok());
   std::size_t files = 0, tensors = 0;
   for (const auto& entry : fs::directory_iterator(folder / "a")) {
     const std::string file = entry.path().filename();
@@ -108,7 +108,7 @@ TEST_CASE("the route of several experts a token is in an export's config") {
   model.config.model.router = config::Router::top_k;
   model.config.model.num_experts_per_tok = 2;
   model.config.model.norm_topk_prob = true;
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {}).ok());
   CHECK(import_ok(folder / "s").config.model == model.config.model);
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("shared experts, narrow experts and dense first blocks are read from a
   CHECK(m.num_experts_per_tok == 2);
   CHECK(m.norm_topk_prob);
   CHECK(m.router == config::Router::top_k);
-  REQUIRE(export_hugging_face(m, model.store, folder / "s", {}).ok());
+  REQUIRE(export_hugging_face(m, values_of(model.store), folder / "s", {}).ok());
   CHECK(import_ok(folder / "s").config.model == m);
   const File exported = File::read(fs::path(folder / "s") / "model.safetensors");
   CHECK(exported.bytes.contains("transformer.h.0.mlp.c_fc.weight"));
@@ -140,14 +140,14 @@ TEST_CASE("sigmoid scores and the bias that balances them are in an export") {
   m.router_topk_groups = 1;
   m.routed_scaling_factor = 2.5;
   m.router_z_loss_coef = 0.001;
-  auto made = test::good(models::make_whole_store(m));
+  runtime::TensorStore made = models::reserve_whole_store(m);
   const std::string name = "h.0.moe.gate.bias";
-  for (const auto& [each, tensor] : made->all())
+  for (const auto& [each, tensor] : made.all())
     if (each.ends_with(".gate.bias"))
       std::ranges::fill(tensor.memory.span<float>(), 0.25F);
     else
       std::ranges::copy(model.store[each].memory.span<const float>(), tensor.memory.span<float>().begin());
-  REQUIRE(export_hugging_face(m, *made, folder / "s", {}).ok());
+  REQUIRE(export_hugging_face(m, values_of(made), folder / "s", {}).ok());
   const HuggingFaceModel again = import_ok(folder / "s");
   CHECK(again.config.model == m);
   for (const float value : again.store[name].memory.span<const float>()) CHECK(value == 0.25F);
@@ -163,7 +163,7 @@ TEST_CASE("what a gate draws is in an export's config") {
   config.router_skipped_slots = config::SkippedSlots::free;
   config.router_aux_loss_form = config::AuxLossForm::gshard;
   config.router_jitter_noise = 0.01;
-  REQUIRE(export_hugging_face(config, model.store, folder / "s", {}).ok());
+  REQUIRE(export_hugging_face(config, values_of(model.store), folder / "s", {}).ok());
   CHECK(import_ok(folder / "s").config.model == config);
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("a model whose router has no scores is exported and imported without a
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture("gpt2_moe"));
   model.config.model.router = GENERATE(config::Router::hash, config::Router::random);
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {}).ok());
   const HuggingFaceModel again = import_ok(folder / "s");
   CHECK(again.config.model == model.config.model);
   CHECK(model.store.find("h.0.moe.gate.weight") != nullptr);
@@ -240,7 +240,7 @@ TEST_CASE("a model of any number of shards is read with few free descriptors, wh
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture(name));
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "s", {.shard_bytes = 1}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {.shard_bytes = 1}).ok());
   REQUIRE(std::distance(fs::directory_iterator(folder / "s"), {}) > 20);
   // Neighbours in the model are in different ones of three files.
   auto listed = test::json_in(text(folder / "s/model.safetensors.index.json"));
@@ -277,8 +277,9 @@ TEST_CASE("the index of shards names every tensor's file and the sum of all byte
   HuggingFaceModel model = import_ok(fixture(name));
   constexpr std::int64_t most = 20'000;
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  REQUIRE(
-      export_hugging_face(model.config.model, model.store, folder / "s", {.dtype = dtype, .shard_bytes = most}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s",
+                              {.dtype = dtype, .shard_bytes = most})
+              .ok());
   const auto index = test::json_in(text(fs::path(folder / "s") / "model.safetensors.index.json"));
   std::map<std::string, File> files;
   for (const auto& entry : fs::directory_iterator(folder / "s"))
@@ -303,8 +304,9 @@ TEST_CASE("the index of shards names every tensor's file and the sum of all byte
 
   // Gathered: one file, no index, the same tensors.
   const auto whole = std::numeric_limits<std::int64_t>::max();
-  REQUIRE(
-      export_hugging_face(model.config.model, model.store, folder / "g", {.dtype = dtype, .shard_bytes = whole}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "g",
+                              {.dtype = dtype, .shard_bytes = whole})
+              .ok());
   const File gathered = File::read(fs::path(folder / "g") / "model.safetensors");
   CHECK(gathered.tensors.size() == tensors);
   for (const auto& [file, content] : files)
@@ -350,8 +352,8 @@ TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::string host = folder / ("h" + std::to_string(int(dtype))),
                       there = folder / ("d" + std::to_string(int(dtype)));
-    REQUIRE(export_hugging_face(model.config.model, model.store, host, {.dtype = dtype}).ok());
-    REQUIRE(export_hugging_face(model.config.model, store, there, {.dtype = dtype}).ok());
+    REQUIRE(export_hugging_face(model.config.model, values_of(model.store), host, {.dtype = dtype}).ok());
+    REQUIRE(export_hugging_face(model.config.model, values_of(store), there, {.dtype = dtype}).ok());
     CHECK(text(fs::path(host) / "model.safetensors") == text(fs::path(there) / "model.safetensors"));
   }
 }
@@ -361,14 +363,14 @@ TEST_CASE("an export needs a new folder and removes its files on failure") {
   HuggingFaceModel model = import_ok(fixture("gpt2"));
   folder.write("there", "a file");
   const auto size = folder.names().size();
-  check_error(export_hugging_face(model.config.model, model.store, folder / "", {}).error(), ExitCode::config,
-              {"files in it"});
-  check_error(export_hugging_face(model.config.model, model.store, folder / "there", {}).error(), ExitCode::config,
-              {"something else"});
+  check_error(export_hugging_face(model.config.model, values_of(model.store), folder / "", {}).error(),
+              ExitCode::config, {"files in it"});
+  check_error(export_hugging_face(model.config.model, values_of(model.store), folder / "there", {}).error(),
+              ExitCode::config, {"something else"});
   HuggingFaceExport options;
   options.tokenizer = {folder / "no-tokenizer", *data::train_tokenizer("a text", {.vocab_size = 257, .progress = {}})};
-  check_error(export_hugging_face(model.config.model, model.store, folder / "out", options).error(), ExitCode::data,
-              {"vocab.json"});
+  check_error(export_hugging_face(model.config.model, values_of(model.store), folder / "out", options).error(),
+              ExitCode::data, {"vocab.json"});
   CHECK(folder.names().size() == size);
 }
 
@@ -376,12 +378,13 @@ TEST_CASE("an export refuses a weight that rounds to infinity") {
   const test::TemporaryFolder folder;
   HuggingFaceModel model = import_ok(fixture("gpt2"));
   model.store["ln_f.bias"].memory.as<float>()[3] = -std::numeric_limits<float>::max();
-  check_error(export_hugging_face(model.config.model, model.store, folder / "bf16", {.dtype = DType::bf16}).error(),
-              ExitCode::data,
-              {"transformer.ln_f.bias: expected numbers that bf16 holds, found -3.4028235e+38 at element 3; fp32 holds "
-               "it"});
+  check_error(
+      export_hugging_face(model.config.model, values_of(model.store), folder / "bf16", {.dtype = DType::bf16}).error(),
+      ExitCode::data,
+      {"transformer.ln_f.bias: expected numbers that bf16 holds, found -3.4028235e+38 at element 3; fp32 holds "
+       "it"});
   CHECK(folder.names().empty());
-  REQUIRE(export_hugging_face(model.config.model, model.store, folder / "fp32", {}).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "fp32", {}).ok());
   import_ok(folder / "fp32");
 }
 
@@ -396,7 +399,7 @@ TEST_CASE("an export names the tokens at which texts begin and end, whichever fi
   const auto tokenizer = data::Tokenizer::load(tok);
   REQUIRE(tokenizer.ok());
   const HuggingFaceExport options{.bounds = {66, {256, 65}}, .tokenizer = run::ModelTokenizer{tok, *tokenizer}};
-  REQUIRE(export_hugging_face(model.config.model, model.store, out, options).ok());
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), out, options).ok());
   const auto written = test::json_in(text(out + "/generation_config.json"));
   CHECK(written == test::json_in(R"({"temperature": 0.5, "bos_token_id": 66, "eos_token_id": [256, 65]})"));
   const auto config = test::json_in(text(out + "/config.json"));

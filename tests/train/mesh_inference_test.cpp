@@ -1,5 +1,7 @@
 // Evaluation and generation on meshes give what one rank gives, from the trainer's weights and from a checkpoint.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "good.h"
 #include "in_memory.h"
@@ -83,6 +85,60 @@ TEST_CASE("meshes: evaluation and generated text are those of one rank") {
     CHECK(found.loss == Approx(expected.loss).epsilon(1e-5));
     CHECK(found.greedy == expected.greedy);
     CHECK(found.drawn == expected.drawn);
+  }
+}
+
+namespace {
+
+const std::vector<std::int32_t> some_tokens{3, 14, 15, 9, 26, 5, 35, 8, 58, 41, 3, 27};
+
+// Logits behind each of some_tokens, read one by one, or each time with all tokens before it, by the initial weights.
+std::vector<std::vector<float>> logits_of(const config::Config& config, int ranks, bool one_by_one) {
+  std::vector<std::vector<float>> logits;  // of the last rank
+  test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
+    LANCET_ASSIGN(const auto trainer, train::Trainer::create(config, world, {.local_ranks = ranks}));
+    LANCET_ASSIGN(run::Streams streams, run::Streams::make(config, world, nullptr));
+    LANCET_ASSIGN(const std::vector<int> first_blocks, planner::StepModel(config, ranks).first_blocks);
+    LANCET_ASSIGN(const auto decoder,
+                  models::Decoder::create(config, world, trainer->store(), streams, 1, first_blocks));
+    for (std::size_t i = 0; i < some_tokens.size(); ++i) {
+      if (!one_by_one) decoder->forget();
+      LANCET_ASSIGN(const auto row,
+                    decoder->read(std::span(some_tokens).subspan(one_by_one ? i : 0, one_by_one ? 1 : i + 1)));
+      if (world.rank() == ranks - 1) logits.emplace_back(row.begin(), row.end());
+    }
+    return {};
+  }));
+  return logits;
+}
+
+}  // namespace
+
+TEST_CASE("meshes: single tokens give a family with rotary positions the logits of the whole pass on one rank") {
+  const auto family = GENERATE("mixtral", "qwen3_moe", "olmoe");  // norms of no queries and keys, of heads, of all
+  const auto config_of = [&](const Mesh& mesh) {
+    config::Config config = test::config_on(mesh);
+    config.mesh.stage = mesh[ir::Axis::stage];
+    test::set_family(config.model, family);
+    config.model.num_experts_per_tok = 2;
+    config.model.initializer_range = 0.2;  // logits that differ between tokens
+    return config;
+  };
+  const auto expected = logits_of(config_of({}), 1, false);
+  REQUIRE(expected.size() == some_tokens.size());
+  for (const Mesh& mesh : {Mesh{{1, 1, 1, 2}}, Mesh{{2, 1, 1, 1}}, Mesh{{2, 1, 1, 2}}, Mesh{{1, 1, 2, 2}}}) {
+    INFO(family << " on " << to_string(mesh));
+    const auto found = logits_of(config_of(mesh), mesh.ranks(), true);
+    REQUIRE(found.size() == expected.size());
+    double most = 0, apart = 0, scale = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      for (std::size_t v = 0; v < expected[i].size(); ++v) {
+        most = std::max(most, std::abs(double(found[i][v]) - expected[i][v]));
+        apart = std::max(apart, std::abs(double(expected[i][v]) - expected[0][v]));
+        scale = std::max(scale, std::abs(double(expected[i][v])));
+      }
+    CHECK(most < 1e-5 * scale);
+    CHECK(apart > 0.1 * scale);  // the compared logits do differ between positions
   }
 }
 

@@ -34,7 +34,9 @@ void set_router(config::Model& model, const Reference& r) {
                                        [](const test::Route& route) { return std::string(name(route.router)); });
   REQUIRE(named != test::routes.end());
   model.router = named->router;
-  model.capacity_factor = r.number("capacity_factor");
+  model.capacity_factor.reset();
+  model.dropless_imbalance = 0.75;  // of what drops nothing: buffers that take several rounds a layer
+  if (r.text("capacity_factor") != "null") model.capacity_factor = r.number("capacity_factor");
   if (r.has("router_second_expert")) {
     REQUIRE(r.text("router_second_expert") == "always");
     model.router_second_expert = config::SecondExpert::always;

@@ -66,9 +66,9 @@ class HuggingFaceFolder {
   std::unique_ptr<Parts> parts_;
 };
 
-// A store of the whole model's parameters in f32, as one rank without optimizer holds them; all zero. Config error: the
-// free memory does not hold the store and the copies that converting the largest tensor needs.
-Result<runtime::TensorStore> make_whole_store(const config::Model& model);
+// A store of the whole model's parameters in f32, as one rank without optimizer holds them. Its memory is not used
+// before it is written.
+runtime::TensorStore reserve_whole_store(const config::Model& model);
 
 // Those that keep_files() added. Data errors: no such file, or other text.
 Result<TensorTypes> kept_types(const std::filesystem::path& folder);
@@ -90,9 +90,13 @@ struct HuggingFaceExport {
 // group's sequences is part of the model, and router_group_size names it.
 config::Model exported_model(const config::Config& config);
 
-// Creates the folder `out`, complete or not at all. store: of make_whole_store(model). Config errors: `out` exists and
-// is not empty; a router that the family has not at Hugging Face. Data errors: those of the disk.
-Status export_hugging_face(const config::Model& model, runtime::TensorStore& store, const std::filesystem::path& out,
+// Fills `to` with elements of a parameter, of one expert if it has experts.
+using ReadParameter =
+    std::function<Status(const std::string& parameter, const FlatRange& elements, std::span<float> to)>;
+
+// Creates the folder `out`, complete or not at all, tensor by tensor. Config errors: `out` exists and is not empty; a
+// router that the family has not at Hugging Face. Data errors: those of the disk.
+Status export_hugging_face(const config::Model& model, const ReadParameter& read, const std::filesystem::path& out,
                            const HuggingFaceExport& options);
 
 // Turns a dense model into a mixture of experts: the FFN of each block that becomes one is copied to all its experts.

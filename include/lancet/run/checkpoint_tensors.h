@@ -59,6 +59,23 @@ Status fill_parameter(runtime::TensorStore& store, const std::string& name, cons
 
 enum class LoadScope { all, weights };
 
+// Reads the parameters of a checkpoint without a store, for programs that need one tensor at a time.
+class ParameterReader {
+ public:
+  // checkpoint: outlives the reader.
+  explicit ParameterReader(const checkpoint::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  // Reads all parameters. store: of the whole model; its values are not used. Data errors: a tensor that is missing,
+  // unknown, or of another shape or type; a damaged file.
+  Status check(const runtime::TensorStore& store) const;
+  // Fills `to` with elements of a parameter, of one expert if it has experts. Data error: a damaged file.
+  Status read(const std::string& parameter, const FlatRange& elements, std::span<float> to);
+
+ private:
+  const checkpoint::Checkpoint& checkpoint_;
+  std::string kept_;  // the tensor that was read last
+  std::vector<float> values_;
+};
+
 // Fills the store with what its rank holds of the tensors of a checkpoint of any mesh. Config errors: a tensor that
 // only the model or only the checkpoint has, or whose shapes differ. Data errors: those of Checkpoint::load.
 Status load_tensors(runtime::TensorStore& store, const checkpoint::Checkpoint& checkpoint, LoadScope scope);

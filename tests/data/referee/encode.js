@@ -1,5 +1,5 @@
 // node encode.js MODULES JOBS: ids by Hugging Face's Rust implementation. JOBS is a JSON list of {"tokenizer": FILE,
-// "texts": [FILE, ...], "out": FILE}; a line of `out` is {"ids": [...], "text": decoded without special tokens}.
+// "texts": [FILE, ...], "out": FILE}; a line of `out` is {"ids": [...], "seconds": that one text took}.
 const fs = require("fs");
 const { Tokenizer } = require(require.resolve("@anush008/tokenizers", { paths: [process.argv[2]] }));
 (async () => {
