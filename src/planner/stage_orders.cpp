@@ -104,7 +104,7 @@ double Stages::shortest_ms(std::span<const std::int64_t> most) const {
 
 std::optional<StageOrders> Stages::listed(std::span<const std::int64_t> most,
                                           std::span<const std::vector<schedule::StageSettings>> known, double most_ms) {
-  if (asked() != PipelineSchedule::searched && asked() != PipelineSchedule::interleaved) return std::nullopt;
+  if (!is_listed(asked())) return std::nullopt;
   if (!search_) {
     // A stage of a full pipeline holds at most as many micro batches as there are stages.
     const int few = std::max(8, 2 * count());

@@ -27,6 +27,11 @@ using OpCosts = std::vector<std::vector<cost::OpCost>>;  // by stage and instruc
 // Nothing if there are no costs, or if they lack an op, which they may.
 Result<std::optional<OpCosts>> op_costs_of(std::span<const ir::Program* const> programs, const PlanRequest& request);
 
+// Schedules whose orders a list schedule of all stages may have.
+inline bool is_listed(config::PipelineSchedule schedule) {
+  return schedule == config::PipelineSchedule::searched || schedule == config::PipelineSchedule::interleaved;
+}
+
 // The orders of all stages' instructions under train.pipeline_schedule.
 struct StageOrders {
   std::vector<schedule::PipelineOrder> stages;

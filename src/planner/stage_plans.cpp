@@ -132,8 +132,8 @@ std::vector<std::int64_t> arenas_of(const OfStages& stages) {
 
 // Shares of the memory that the largest rank takes if everything is kept, within which orders are searched.
 constexpr double memory_shares[] = {0.25, 0.5, 0.75, 1, 1.15, 1.35, 16};
-// Values are recomputed for as many shares, evenly from 0 on.
-constexpr int kept_steps = 20;
+// Values are recomputed for as many shares, evenly from 0 on. List schedules take longer.
+int kept_steps(config::PipelineSchedule schedule) { return is_listed(schedule) ? 20 : 50; }
 
 // What no order of these instructions goes below.
 double least_of(const std::vector<const ir::Program*>& programs, const PlanRequest& request) {
@@ -176,8 +176,9 @@ class StagePlanner {
     LANCET_TRY(try_orders(kept_, limits_from(1)));
     // Where memory binds, what is recomputed may make room for a shorter order.
     OfStages last = kept_;
-    for (int step = kept_steps - 1; step >= 0; --step) {
-      const double kept = double(step) / kept_steps;
+    const int steps = kept_steps(request_.pipeline_schedule);
+    for (int step = steps - 1; step >= 0; --step) {
+      const double kept = double(step) / steps;
       if (best_.orders && best_.orders->ms <= kept_ms_) break;
       const auto limits = limits_from(kept);
       if (limits.empty()) continue;
