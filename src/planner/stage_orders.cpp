@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "lancet/ir/dependencies.h"
 #include "lancet/schedule/step.h"
@@ -103,8 +104,8 @@ double Stages::shortest_ms(std::span<const std::int64_t> most) const {
 }
 
 std::optional<StageOrders> Stages::listed(std::span<const std::int64_t> most,
-                                          std::span<const std::vector<schedule::StageSettings>> known, double most_ms) {
-  if (!is_listed(asked())) return std::nullopt;
+                                          std::span<const std::vector<schedule::StageSettings>> known) {
+  if (asked() != PipelineSchedule::searched && asked() != PipelineSchedule::interleaved) return std::nullopt;
   if (!search_) {
     // A stage of a full pipeline holds at most as many micro batches as there are stages.
     const int few = std::max(8, 2 * count());
@@ -118,7 +119,7 @@ std::optional<StageOrders> Stages::listed(std::span<const std::int64_t> most,
     if (!programs.empty()) some_.emplace(programs, request_);
     search_.emplace(all_->work, some_ ? some_->work : all_->work, request_.mesh);
   }
-  auto found = search_->within(most, known, most_ms);
+  auto found = search_->within(most, known);
   if (!found) return std::nullopt;
   return StageOrders{std::move(found->stages), said("a list schedule of all stages"), std::move(found->arenas),
                      found->makespan};

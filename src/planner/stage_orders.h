@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,11 +25,6 @@ namespace lancet::planner {
 using OpCosts = std::vector<std::vector<cost::OpCost>>;  // by stage and instruction
 // Nothing if there are no costs, or if they lack an op, which they may.
 Result<std::optional<OpCosts>> op_costs_of(std::span<const ir::Program* const> programs, const PlanRequest& request);
-
-// Schedules whose orders a list schedule of all stages may have.
-inline bool is_listed(config::PipelineSchedule schedule) {
-  return schedule == config::PipelineSchedule::searched || schedule == config::PipelineSchedule::interleaved;
-}
 
 // The orders of all stages' instructions under train.pipeline_schedule.
 struct StageOrders {
@@ -93,10 +87,9 @@ class Stages {
   double shortest_ms(std::span<const std::int64_t> most) const;
 
   // Under searched and interleaved, a list schedule of all stages; nothing if none fits, or if it is no shorter than
-  // those of calls with less memory. known, most_ms: as for schedule::StagesSearch::within.
+  // those of calls with less memory. known: as for schedule::StagesSearch::within.
   std::optional<StageOrders> listed(std::span<const std::int64_t> most,
-                                    std::span<const std::vector<schedule::StageSettings>> known = {},
-                                    double most_ms = std::numeric_limits<double>::infinity());
+                                    std::span<const std::vector<schedule::StageSettings>> known = {});
   // What the last of these follows.
   const std::vector<schedule::StageSettings>& settings() const { return search_->settings(); }
 

@@ -105,23 +105,30 @@ class Recomputing {
     }
   }
 
-  // Where no arena is small enough, that which needs least.
+  // Where no arena is small enough, that which needs least. Stages that recompute what they did in the last call are
+  // the same object.
   OfStages within(std::span<const std::int64_t> most) {
-    std::vector<Made> made(steps_.begin(), steps_.end());
+    last_.resize(most.size());
+    chosen_.resize(most.size());
     for (std::size_t stage = 0; stage < most.size(); ++stage) {
       const RecomputeChoice choice = choices_[stage].within(most[stage]);
+      if (last_[stage] && choice.chosen == chosen_[stage]) continue;
+      Made made = steps_[stage];
       if (choice.any())
-        made[stage].candidate =
-            unpredicted(made[stage].pipeline.run("recompute", made[stage].candidate.program,
-                                                 [&](const ir::Program&) { return choices_[stage].program(choice); }));
+        made.candidate = unpredicted(made.pipeline.run(
+            "recompute", made.candidate.program, [&](const ir::Program&) { return choices_[stage].program(choice); }));
+      chosen_[stage] = choice.chosen;
+      last_[stage] = std::make_shared<const MicroBatches>(std::move(made), int(stage), request_);
     }
-    return of_stages(made, request_);
+    return last_;
   }
 
  private:
   const std::span<const Made> steps_;
   const PlanRequest& request_;
-  std::deque<RecomputeChoices> choices_;  // by stage
+  std::deque<RecomputeChoices> choices_;   // by stage
+  OfStages last_;                          // likewise
+  std::vector<std::vector<bool>> chosen_;  // likewise: by instruction
 };
 
 std::vector<std::int64_t> arenas_of(const OfStages& stages) {
@@ -132,8 +139,8 @@ std::vector<std::int64_t> arenas_of(const OfStages& stages) {
 
 // Shares of the memory that the largest rank takes if everything is kept, within which orders are searched.
 constexpr double memory_shares[] = {0.25, 0.5, 0.75, 1, 1.15, 1.35, 16};
-// Values are recomputed for as many shares, evenly from 0 on. List schedules take longer.
-int kept_steps(config::PipelineSchedule schedule) { return is_listed(schedule) ? 20 : 50; }
+// Values are recomputed for shares of it that are as far apart.
+constexpr int kept_steps = 25;
 
 // What no order of these instructions goes below.
 double least_of(const std::vector<const ir::Program*>& programs, const PlanRequest& request) {
@@ -146,8 +153,8 @@ double least_of(const std::vector<const ir::Program*>& programs, const PlanReque
 // With all costs known, orders are searched within fixed shares of memory, whatever the budget is, and the shortest
 // that fits it is taken: more memory never makes the plan longer. They are tried without overlap, by the policy of the
 // request, and by those that it contains: the shortest schedule of a micro batch alone need not be the best of those in
-// flight. Where the shortest order does not fit, values are recomputed, for fixed shares as well, as long as the bound
-// of what is computed is shorter than the best order.
+// flight. Where the shortest order does not fit, orders that recompute values are candidates, for ever smaller shares
+// of the memory, until no order of what is then computed can be shorter than the best.
 class StagePlanner {
  public:
   // steps: of one micro batch.
@@ -175,23 +182,24 @@ class StagePlanner {
     }
     LANCET_TRY(try_orders(kept_, limits_from(1)));
     // Where memory binds, what is recomputed may make room for a shorter order.
-    OfStages last = kept_;
-    const int steps = kept_steps(request_.pipeline_schedule);
-    for (int step = steps - 1; step >= 0; --step) {
-      const double kept = double(step) / steps;
-      if (best_.orders && best_.orders->ms <= kept_ms_) break;
-      const auto limits = limits_from(kept);
-      if (limits.empty()) continue;
-      const OfStages stages = recomputing().within(memory_.arenas(kept));
-      if (arenas_of(stages) == arenas_of(last)) continue;
+    const Best kept = unlimited_;
+    for (int step = kept_steps - 1; step >= 0 && !is_as_good(best_, kept); --step) {
+      const double share = double(step) / kept_steps;
+      const std::vector<std::int64_t> own = memory_.arenas(share);
+      if (!are_within(own, most_)) continue;
+      const OfStages stages = recomputing().within(own);
+      const std::vector<std::int64_t> arenas = arenas_of(stages);
+      const bool is_least = !are_within(arenas, own);
+      if (is_least && !are_within(arenas, most_)) break;
       if (best_.orders && least_of(programs_of(stages), request_) >= best_.orders->ms) break;
-      LANCET_TRY(try_orders(stages, limits));
-      last = stages;
+      LANCET_TRY(try_orders(stages, is_least ? std::vector<std::vector<std::int64_t>>{arenas} : limits_from(share)));
+      if (is_least) break;
     }
     if (!best_.orders) {
       const OfStages least = recomputing().within(std::vector<std::int64_t>(steps_.size()));
       LANCET_TRY(check_limit(least));
       most_ = arenas_of(least);
+      unlimited_ = {};
       LANCET_TRY(try_orders(least, {most_}));
     }
     const bool is_shorter = !plain_.orders || best_.orders->ms < plain_.orders->ms * (1 - request_.least_gain);
@@ -230,49 +238,50 @@ class StagePlanner {
                                                                        : memory_limit_too_small(most, request_);
   }
 
-  // Arenas within which orders are searched; of what is recomputed, up to the first that the budget lacks, none if that
-  // is the first of all.
+  // Arenas within which orders are searched. Those of what is recomputed end with the first that exceeds the budget.
   std::vector<std::vector<std::int64_t>> limits_from(double kept) const {
     std::vector<std::vector<std::int64_t>> limits{memory_.arenas(kept)};
-    if (kept < 1 && !are_within(limits[0], most_)) return {};
     for (const double share : memory_shares)
       if (share > kept && (kept == 1 || are_within(limits.back(), most_))) limits.push_back(memory_.arenas(share));
     return limits;
   }
 
-  void consider(const std::shared_ptr<Stages>& by, const StageOrders& orders) {
-    const bool keeps_all = !recomputing_;
-    if (keeps_all) kept_ms_ = std::min(kept_ms_, orders.ms);
-    // By chance, an order of more instructions may be shorter than all of those that have any memory; more memory would
-    // then lengthen the plan.
-    if (!are_within(orders.arenas, most_) || (!keeps_all && orders.ms < kept_ms_)) return;
+  static bool is_as_good(const Best& one, const Best& other) {
+    return one.orders && one.stages->forced() >= other.stages->forced() && one.orders->ms <= other.orders->ms;
+  }
+
+  // By chance, an order that recomputes may be shorter than all that keep everything in any memory. It is left out,
+  // since more memory would then lengthen the plan.
+  void consider(const std::shared_ptr<Stages>& by, const StageOrders& orders, bool keeps_all) {
+    if (keeps_all) unlimited_.replace_if_shorter(by, orders);
+    if (!are_within(orders.arenas, most_)) return;
+    if (!keeps_all && unlimited_.orders && orders.ms < unlimited_.orders->ms) return;
     best_.replace_if_shorter(by, orders);
     if (by->policy == sequential) plain_.replace_if_shorter(by, orders);
   }
 
   // stages: without overlap. limits: of the arenas, ascending.
   Status try_orders(const OfStages& stages, const std::vector<std::vector<std::int64_t>>& limits) {
+    const bool keeps_all = stages == kept_;
     LANCET_ASSIGN(const auto by_limit, by_policies(stages, limits));
     for (std::size_t i = 0; i < limits.size(); ++i) {
       const auto& tried = by_limit[i];
       for (const auto& by : tried)
-        for (const StageOrders& orders : by->passes_in_order(limits[i])) consider(by, orders);
+        for (const StageOrders& orders : by->passes_in_order(limits[i])) consider(by, orders, keeps_all);
       const auto known = std::ranges::min_element(
           tried, {}, [&](const auto& by) { return std::pair(-by->forced(), by->shortest_ms(limits[i])); });
-      consider_listed(tried[0], limits[i], stages == kept_);
-      if (known != tried.begin()) consider_listed(*known, limits[i], stages == kept_);
+      consider_listed(tried[0], limits[i], keeps_all);
+      if (known != tried.begin()) consider_listed(*known, limits[i], keeps_all);
     }
     return {};
   }
 
   // The settings of orders are searched where everything is kept, and then used for what is recomputed, too.
-  void consider_listed(const std::shared_ptr<Stages>& by, std::span<const std::int64_t> most, bool search) {
-    const auto orders =
-        search ? by->listed(most)
-               : by->listed(most, settings_, best_.orders ? best_.orders->ms : std::numeric_limits<double>::infinity());
+  void consider_listed(const std::shared_ptr<Stages>& by, std::span<const std::int64_t> most, bool keeps_all) {
+    const auto orders = keeps_all ? by->listed(most) : by->listed(most, settings_);
     if (!orders) return;
-    consider(by, *orders);
-    if (search && std::ranges::count(settings_, by->settings()) == 0) settings_.push_back(by->settings());
+    consider(by, *orders, keeps_all);
+    if (keeps_all && std::ranges::count(settings_, by->settings()) == 0) settings_.push_back(by->settings());
   }
 
   // By limit: without overlap, and by each policy. A stage in which a policy's 1F1B needs too much runs without
@@ -327,8 +336,8 @@ class StagePlanner {
   const RankMemory memory_;
   std::vector<std::int64_t> most_;  // of the arenas, within the budget
   std::optional<Recomputing> recomputing_;
-  double kept_ms_ = std::numeric_limits<double>::infinity();    // of the shortest order that keeps everything
-  Best best_, plain_;                                           // of all, and without overlap
+  Best best_, plain_;                                           // within the budget: of all, and without overlap
+  Best unlimited_;                                              // of those that keep everything, in any memory
   std::vector<std::vector<schedule::StageSettings>> settings_;  // of list schedules that keep everything
 };
 

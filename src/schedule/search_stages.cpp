@@ -133,9 +133,6 @@ class StagesSearch::Search {
     for (const StageNode& node : graph_.nodes) least_ms_.push_back(node.tail_ms);
   }
 
-  // Orders that are no shorter are not found.
-  void break_off_at(double ms) { most_ms_ = ms; }
-
   // The order with these settings; if each with less memory needs too much, as far as they say, nothing.
   std::optional<StagesOrder> with(std::vector<StageSettings> settings, std::span<const std::int64_t> most_bytes) {
     most_bytes_ = most_bytes;
@@ -219,13 +216,14 @@ class StagesSearch::Search {
     StagesOrder found{std::vector<PipelineOrder>(stages), 0, std::vector<std::int64_t>(stages)};
     Listed last{std::vector<Order>(stages), std::vector<Dependencies>(stages)};
     while (counts_on_enough(settings)) {
-      const ListSchedule list = list_schedule(*jobs_, urgency, classes(settings), {least_ms_, most_ms()});
-      if (list.makespan >= most_ms()) return;
+      const ListSchedule list =
+          list_schedule(*jobs_, urgency, classes(settings), {least_ms_, best_ ? best_->makespan : ListBound().most_ms});
+      if (best_ && list.makespan >= best_->makespan) return;
       if (!fits(list.peak_bytes, settings)) continue;
       Listed now = listed(list);
       if (now.of != last.of || now.needed != last.needed) {
         found.makespan = simulated(now);
-        if (found.makespan >= most_ms() * (1 - 1e-9)) return;
+        if (best_ && found.makespan >= best_->makespan * (1 - 1e-9)) return;
         for (std::size_t stage = 0; stage < stages; ++stage) {
           if (now.of[stage] == last.of[stage] && now.needed[stage] == last.needed[stage]) continue;
           PipelineOrder& of = found.stages[stage];
@@ -240,8 +238,6 @@ class StagesSearch::Search {
       return;
     }
   }
-
-  double most_ms() const { return best_ ? std::min(best_->makespan, most_ms_) : most_ms_; }
 
   bool counts_on_enough(std::span<const StageSettings> settings) const {
     for (std::size_t stage = 0; stage < settings.size(); ++stage)
@@ -340,7 +336,6 @@ class StagesSearch::Search {
   std::optional<JobList> jobs_;       // by node
   std::vector<double> least_ms_;      // likewise: from its start to the end of the step
   std::vector<Dependencies> needed_;  // by stage
-  double most_ms_ = std::numeric_limits<double>::infinity();
   std::optional<StagesOrder> best_;
   std::vector<StageSettings> best_settings_;  // by stage
 };
@@ -352,13 +347,10 @@ StagesSearch::StagesSearch(std::span<const RankClass> stages, std::span<const Ra
 StagesSearch::~StagesSearch() = default;
 
 std::optional<StagesOrder> StagesSearch::within(std::span<const std::int64_t> most_bytes,
-                                                std::span<const std::vector<StageSettings>> known, double most_ms) {
+                                                std::span<const std::vector<StageSettings>> known) {
   if (std::ranges::any_of(most_bytes, [](std::int64_t most) { return most <= 0; })) return std::nullopt;
-  if (!all_) few_->break_off_at(most_ms);
   auto found = known.empty() ? few_->run(most_bytes) : few_->run(most_bytes, known);
-  if (!found || !all_) return found;
-  all_->break_off_at(most_ms);
-  return all_->with(few_->settings(), most_bytes);
+  return found && all_ ? all_->with(few_->settings(), most_bytes) : found;
 }
 
 const std::vector<StageSettings>& StagesSearch::settings() const { return few_->settings(); }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -98,7 +97,11 @@ struct StageSettings {
   bool best_filler = false;    // of several W, the one that fits a gap best runs there
   int ahead = 0;               // micro batches whose backward pass has not ended
   std::int64_t memory = 0;     // bytes that it counts on
-  friend bool operator==(const StageSettings&, const StageSettings&) = default;
+  // Apart from memory.
+  friend bool operator==(const StageSettings& a, const StageSettings& b) {
+    return a.backward_first == b.backward_first && a.weights_first == b.weights_first &&
+           a.best_filler == b.best_filler && a.ahead == b.ahead;
+  }
 };
 
 // stages: as in_pipeline_order() takes them, with the dependencies that the programs have (ir::dependencies) and costs.
@@ -109,11 +112,10 @@ class StagesSearch {
   StagesSearch(std::span<const RankClass> stages, std::span<const RankClass> few, const ir::Mesh& mesh);
   ~StagesSearch();
   // The shortest of the list schedules in which no arena is larger than `most_bytes`, by stage, which is no less than
-  // in the calls before. Nothing if each needs more, or if none is shorter than most_ms and what these calls found.
-  // known: settings by stage that are tried in place of a search, if there are some.
+  // in the calls before. Nothing if each needs more, or if none is shorter than what these calls found. known:
+  // settings by stage that are tried in place of a search, if there are some; their memory is not read.
   std::optional<StagesOrder> within(std::span<const std::int64_t> most_bytes,
-                                    std::span<const std::vector<StageSettings>> known = {},
-                                    double most_ms = std::numeric_limits<double>::infinity());
+                                    std::span<const std::vector<StageSettings>> known = {});
   // Those of the last order.
   const std::vector<StageSettings>& settings() const;
 
