@@ -79,7 +79,7 @@ void add_accept_option(CLI::App& command, std::vector<std::string>& accepted) {
   command
       .add_option("--accept-field", accepted,
                   "A field of a Hugging Face folder's config.json that is passed over although it is not known, or has "
-                  "a value that is not built")
+                  "a value that Lancet does not support")
       ->type_name("NAME");
 }
 

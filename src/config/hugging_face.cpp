@@ -6,13 +6,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "fields.h"
 #include "lancet/base/files.h"
-#include "lancet/base/log.h"
 #include "lancet/base/shown.h"
 
 namespace lancet::config {
@@ -50,29 +49,21 @@ Error wrong(const std::filesystem::path& file, std::string_view field, std::stri
   return data_error(fmt::format("{}: {}: expected {}, found {}", file.string(), field, expected, found));
 }
 
-// rope_scaling as a run config has it: null members have their defaults, its older key `type` is rope_type, and
-// "default" alone scales nothing. `type` stays where rope_type says another.
+// rope_scaling as a run config has it: without null members, and with rope_type for its older name `type`, which stays
+// where rope_type is another one. Members whose value is the only one here are left out. Null: nothing is scaled.
 json rope_of(const json& scaling) {
   if (!scaling.is_object()) return scaling;
   json rope = json::object();
   for (const auto& [name, value] : scaling.items())
-    if (!value.is_null() || name == "rope_type" || name == "factor") rope[name] = value;
+    if (!value.is_null()) rope[name] = value;
   if (rope.contains("type")) rope.emplace("rope_type", rope["type"]);
   if (rope.contains("type") && rope["type"] == rope["rope_type"]) rope.erase("type");
+  const auto leave_out = [&](const char* type, const char* member, const json& value) {
+    if (rope.value("rope_type", json()) == type && rope.value(member, json()) == value) rope.erase(member);
+  };
+  leave_out("yarn", "truncate", true);
+  leave_out("default", "factor", 1);
   return rope == json{{"rope_type", "default"}} ? json() : rope;
-}
-
-// transformers 4 takes YaRN's factor from the two lengths where a file has both, transformers 5 from the file.
-void warn_of_yarn(const Model& model, const std::filesystem::path& file) {
-  if (!model.rope_scaling || model.rope_scaling->rope_type != RopeType::yarn) return;
-  const RopeScaling& yarn = *model.rope_scaling;
-  const double original = double(yarn.original_max_position_embeddings.value_or(0));
-  static std::atomic_flag said;  // commands read a file more than once
-  if (original == 0 || double(model.n_positions) == yarn.factor * original || said.test_and_set()) return;
-  log::warn(
-      "{}: rope_scaling: factor {} is taken, as by transformers 5; transformers 4 takes max_position_embeddings / "
-      "original_max_position_embeddings = {}",
-      file.string(), yarn.factor, double(model.n_positions) / original);
 }
 
 // rope_parameters of transformers 5: rope_theta, and the rest is rope_scaling, unless it scales nothing. Where a file
@@ -95,6 +86,23 @@ Status split_rope(ordered_json& text, const std::filesystem::path& file) {
   rest.erase("rope_theta");
   if (rest.empty() || rope_of(rest).is_null()) rest = nullptr;
   return put("rope_scaling", rest);
+}
+
+// With the names of transformers 4.
+Status to_version_4(ordered_json& text, const std::filesystem::path& file) {
+  LANCET_TRY(split_rope(text, file));
+  if (text.contains("dtype")) {
+    text["torch_dtype"] = text["dtype"];
+    text.erase("dtype");
+  }
+  return {};
+}
+
+Result<ordered_json> read_text(const std::filesystem::path& file) {
+  LANCET_ASSIGN(const std::string read, read_file(file, "a Hugging Face model's config.json"));
+  LANCET_ASSIGN(ordered_json text, parse_json<ordered_json>(read, file.string(), ExitCode::data));
+  if (!text.is_object()) return data_error(fmt::format("{}: expected a JSON object, found other text", file.string()));
+  return text;
 }
 
 // The family that has a model_type of config.json, and whether that is its mixtures' own; null: no family has it.
@@ -120,7 +128,9 @@ class ConfigReader {
       : file_(file), accepted_(accepted) {}
 
   Result<Config> operator()() {
-    LANCET_ASSIGN(const ordered_json text, read_file_config(file_));
+    LANCET_ASSIGN(ordered_json text, read_text(file_));
+    if (!text.value("rope_parameters", ordered_json()).is_null()) rope_ = "rope_parameters";
+    LANCET_TRY(to_version_4(text, file_));
     const json type = text.value("model_type", json());
     const auto [family, is_moe_type] = family_of(type);
     if (!family)
@@ -129,6 +139,7 @@ class ConfigReader {
     family_ = family;
     const json window = text.value("sliding_window", ordered_json()),
                positions = text.value("max_position_embeddings", ordered_json());
+    blocks_ = text.value("num_hidden_layers", text.value("n_layer", ordered_json()));
     whole_window_ = window.is_number() && positions.is_number() && window >= positions;
     format_ = &family->file;
     model_["model_type"] = family->name;
@@ -148,7 +159,6 @@ class ConfigReader {
     if (is_moe_type && !config->model.has_moe())
       return wrong(file_, "moe_layer_freq", fmt::format("1 or more in a {}", format_->moe_type),
                    "0: no layer of experts");
-    warn_of_yarn(config->model, file_);
     return config;
   }
 
@@ -166,7 +176,7 @@ class ConfigReader {
     for (const auto& fields : format_->fixed)
       for (const FixedField& field : fields)
         if (field.name == key) fixed = &field;
-    if (whole_window_ && (key == "sliding_window" || key == "use_sliding_window")) return {};
+    if (whole_window_ && (key == "sliding_window" || (key == "use_sliding_window" && value.is_boolean()))) return {};
     if (fixed) return check_fixed(*fixed, value);
     if (key == "layer_types") return check_attention(value);
     bool ours = false;
@@ -206,7 +216,7 @@ class ConfigReader {
   Status read_rope(const json& value, json& rope) const {
     rope = rope_of(value);
     if (!rope.is_object()) return {};
-    if (rope.contains("type")) return wrong(file_, "rope_scaling", "the same type and rope_type", shown(value));
+    if (rope.contains("type")) return wrong(file_, rope_, "the same type and rope_type", shown(value));
     const json type = rope.value("rope_type", json());
     const auto words = words_of(RopeType{});
     if (type != "default" && std::ranges::find(words, type) == words.end()) return {};  // the parser says which
@@ -216,21 +226,23 @@ class ConfigReader {
         return key.name == name && (name == "rope_type" || key.types.find(type.get<std::string>()) != key.types.npos);
       };
       if (std::ranges::any_of(rope_keys(), is_known)) continue;
-      const std::string path = "rope_scaling." + name;
-      if (!is_accepted(path)) return unknown(path, fmt::format("a member of rope_type {}", shown(type)));
+      const std::string path = fmt::format("{}.{}", rope_, name);
+      if (!is_accepted(path) && !is_accepted("rope_scaling." + name))
+        return unknown(path, fmt::format("a member of rope_type {}", shown(type)));
       rope.erase(name);
     }
     if (type == "default") rope = nullptr;
     return {};
   }
 
-  // Of each block; sliding windows are not built.
+  // Of each block.
   Status check_attention(const json& kinds) const {
     const auto is_full = [&](const json& kind) {
       return kind == "full_attention" || (whole_window_ && kind == "sliding_attention");
     };
-    if (kinds.is_null() || (kinds.is_array() && std::ranges::all_of(kinds, is_full))) return {};
-    return other("layer_types", "\"full_attention\" for each block", kinds);
+    if (kinds.is_null() || (kinds.is_array() && kinds.size() == blocks_ && std::ranges::all_of(kinds, is_full)))
+      return {};
+    return other("layer_types", fmt::format("\"full_attention\" for each of {} blocks", shown(blocks_)), kinds);
   }
 
   Status check_fixed(const FixedField& field, const json& value) const {
@@ -258,6 +270,8 @@ class ConfigReader {
   const Family* family_ = nullptr;
   const FileFormat* format_ = nullptr;
   bool has_experts_ = false;
+  std::string_view rope_ = "rope_scaling";  // the file's name for it
+  json blocks_;
   bool whole_window_ = false;  // attention's window holds the longest sequence
   json model_ = json::object();
 };
@@ -265,15 +279,21 @@ class ConfigReader {
 }  // namespace
 
 Result<ordered_json> read_file_config(const std::filesystem::path& file) {
-  LANCET_ASSIGN(const std::string read, read_file(file, "a Hugging Face model's config.json"));
-  LANCET_ASSIGN(ordered_json text, parse_json<ordered_json>(read, file.string(), ExitCode::data));
-  if (!text.is_object()) return data_error(fmt::format("{}: expected a JSON object, found other text", file.string()));
-  LANCET_TRY(split_rope(text, file));
-  if (text.contains("dtype")) {
-    text["torch_dtype"] = text["dtype"];
-    text.erase("dtype");
-  }
+  LANCET_ASSIGN(ordered_json text, read_text(file));
+  LANCET_TRY(to_version_4(text, file));
   return text;
+}
+
+std::string warning_of_factor(const Model& model) {
+  if (!model.rope_scaling || model.rope_scaling->rope_type != RopeType::yarn) return "";
+  const double factor = model.rope_scaling->factor;
+  const double original = double(model.rope_scaling->original_max_position_embeddings.value_or(0));
+  // A rounded ratio makes no other model.
+  if (original == 0 || std::abs(double(model.n_positions) / original - factor) <= 1e-3 * factor) return "";
+  return fmt::format(
+      "rope_scaling: factor {} is taken, as by transformers 5; transformers 4 takes max_position_embeddings / "
+      "original_max_position_embeddings = {}",
+      factor, double(model.n_positions) / original);
 }
 
 Result<Config> read_hugging_face(const std::filesystem::path& file, std::span<const std::string> accepted) {

@@ -35,6 +35,10 @@ Result<std::string> to_pcre2(std::string_view pattern) {
       } else if ((named == 'p' || named == 'P') && rest.substr(2, 1) == "{" && end != rest.npos && end > 5) {
         out += fmt::format("\\{}{{sc:{}", named, rest.substr(3, end - 3));
         i += end - 2;
+      } else if (std::string_view("pPx").find(named) != std::string_view::npos && rest.substr(2, 1) == "{") {
+        const std::size_t name_end = std::min(end, rest.size());  // what has none, PCRE2 refuses
+        out += rest.substr(0, name_end);
+        i += name_end - 2;
       } else if (std::string_view("pPdDrntfxae").find(named) != std::string_view::npos ||
                  (named > ' ' && !(named >= '0' && named <= '9') &&
                   !((named | 0x20) >= 'a' && (named | 0x20) <= 'z'))) {
@@ -60,7 +64,11 @@ Result<std::string> to_pcre2(std::string_view pattern) {
       // Oniguruma repeats {1,3}+ and makes {3}? optional; to PCRE2, the first is possessive and the second lazy.
       const std::string_view after = is_interval ? rest.substr(end + 1, 1) : "";
       if (after == "+" || (after == "?" && comma == rest.npos)) return unlike(rest.substr(0, end + 2));
-      if (is_interval && comma == 1) {  // text to PCRE2
+      if (!is_interval) {  // PCRE2 10.43 reads { 1, 3 } as an interval
+        out += "\\{";
+        continue;
+      }
+      if (comma == 1) {  // text to PCRE2 before 10.43
         out += "{0";
         continue;
       }

@@ -53,6 +53,26 @@ struct HuggingFaceFolder::Parts {
   std::vector<float> values, turned;
   const FoundTensor* kept = nullptr;  // whose transpose is in `turned`
 
+  static Result<std::unique_ptr<Parts>> open(const std::filesystem::path& folder,
+                                             std::span<const std::string> accepted) {
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(folder, ignored))
+      return data_error(fmt::format("{}: expected a folder with config.json and model.safetensors, found no folder",
+                                    folder.string()));
+    auto parts = std::make_unique<Parts>();
+    parts->path = folder;
+    LANCET_ASSIGN(parts->config, config::read_hugging_face(folder / "config.json", accepted));
+    parts->format = &parts->config.model.family().file;
+    LANCET_ASSIGN(parts->files, TensorFiles::open(folder, parts->format->prefix));
+    LANCET_TRY(parts->match());
+    return parts;
+  }
+
+  void warn() const {
+    if (const std::string text = config::warning_of_factor(config.model); !text.empty())
+      log::warn("{}: {}", (path / "config.json").string(), text);
+  }
+
   Status match() {
     std::set<const FoundTensor*> known;
     bool all_bf16 = true;
@@ -164,29 +184,23 @@ const config::Config& HuggingFaceFolder::config() const { return parts_->config;
 
 Result<HuggingFaceFolder> HuggingFaceFolder::open(const std::filesystem::path& folder,
                                                   std::span<const std::string> accepted) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored))
-    return data_error(
-        fmt::format("{}: expected a folder with config.json and model.safetensors, found no folder", folder.string()));
-  auto parts = std::make_unique<Parts>();
-  parts->path = folder;
-  LANCET_ASSIGN(parts->config, config::read_hugging_face(folder / "config.json", accepted));
-  parts->format = &parts->config.model.family().file;
-  LANCET_ASSIGN(parts->files, TensorFiles::open(folder, parts->format->prefix));
-  LANCET_TRY(parts->match());
+  LANCET_ASSIGN(auto parts, Parts::open(folder, accepted));
+  parts->warn();
   return HuggingFaceFolder(std::move(parts));
 }
 
 Result<HuggingFaceFolder> HuggingFaceFolder::open_on_all(const std::filesystem::path& folder, comm::Communicator& world,
                                                          std::span<const std::string> accepted) {
-  auto opened = open(folder, accepted);
+  auto opened = Parts::open(folder, accepted);
   LANCET_TRY(comm::agree(world, opened.ok() ? Status() : Status(opened.error())));
-  std::string headers = config::to_json(opened->config());
-  for (const auto& [name, found] : opened->parts_->files.tensors())
+  auto parts = std::move(opened).value();
+  std::string headers = config::to_json(parts->config);
+  for (const auto& [name, found] : parts->files.tensors())
     headers += fmt::format("{} {}\n", name, found.file->header_hash());
   LANCET_TRY(comm::agree_on(world, fmt::format("the same config.json and tensors in {}", folder.string()), headers,
                             ExitCode::data));
-  return opened;
+  if (world.rank() == 0) parts->warn();
+  return HuggingFaceFolder(std::move(parts));
 }
 
 std::vector<std::string> HuggingFaceFolder::parameters() const {

@@ -161,7 +161,9 @@ void RunStart::announce(const run::ResumePoint& start) const {
     log::info("note: {}", fields);
   if (const config::Model& model = state_.config.model;
       model.has_moe() && model.norm_topk_prob && model.num_experts_per_tok == 1 && !model.experts_choose())
-    log::info("note: the weight of a token's only expert is always 1, so that the loss teaches the router nothing");
+    log::info(
+        "note: the weight of a token's only expert is always 1, so that the cross entropy teaches the router nothing; "
+        "only auxiliary losses do");
   if (state_.is_rank0()) warn_of_schedule(train);
   announce_saving();
   if (!state_.is_rank0() || start.kind != run::ResumePoint::Kind::resume) return;

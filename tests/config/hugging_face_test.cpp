@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "config/parsed.h"
-#include "log_capture.h"
 #include "temporary_folder.h"
 #include "text.h"
 
@@ -49,11 +48,24 @@ TEST_CASE("null members of rope_scaling have their defaults, and unknown ones ar
   CHECK_FALSE(yarn.model.rope_scaling->attention_factor);
   CHECK(scaled(R"({"type": "linear", "rope_type": "yarn", "factor": 4})").error().message ==
         R"(rope_scaling: expected the same type and rope_type, found {"factor":4,"rope_type":"yarn","type":"linear"})");
+  CHECK(test::good(scaled(R"({"type": "yarn", "rope_type": null, "factor": 4, "truncate": true})"))
+            ->model.rope_scaling->factor == 4);
   const char* const truncated = R"({"rope_type": "yarn", "factor": 4, "truncate": false})";
   CHECK(scaled(truncated).error().message ==
         "rope_scaling.truncate: expected a member of rope_type \"yarn\" that is known here, found another one; "
         "--accept-field rope_scaling.truncate passes it over");
   CHECK(test::good(scaled(truncated, {"rope_scaling.truncate"}))->model.rope_scaling->factor == 4);
+  const json newer{{"rope_parameters", test::json_in(truncated)}};
+  CHECK(error_with("llama", newer) ==
+        "rope_parameters.truncate: expected a member of rope_type \"yarn\" that is known here, found another one; "
+        "--accept-field rope_parameters.truncate passes it over");
+  for (const char* const name : {"rope_parameters.truncate", "rope_scaling.truncate"})
+    CHECK(test::good(read_with("llama", newer, {name}))->model.rope_scaling->factor == 4);
+  for (const char* const nothing : {R"({"rope_type": "default", "factor": null})",
+                                    R"({"rope_type": "default", "factor": 1.0})", R"({"type": "default"})"})
+    CHECK_FALSE(test::good(scaled(nothing))->model.rope_scaling);
+  CHECK(scaled(R"({"rope_type": "yarn", "factor": null})").error().message.find("an object with factor") !=
+        std::string::npos);
   CHECK(scaled(R"({"rope_type": "default", "factor": 4})")
             .error()
             .message.starts_with("rope_scaling.factor: expected a member of rope_type \"default\""));
@@ -63,16 +75,16 @@ TEST_CASE("null members of rope_scaling have their defaults, and unknown ones ar
                   ->model.rope_scaling);
 }
 
-TEST_CASE("a factor of YaRN that is not the ratio of its lengths is taken with a warning") {
-  const test::LogCapture log;
-  test::good(scaled(R"({"type": "yarn", "factor": 4})"));
-  test::good(scaled(R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 8})"));  // of 32
-  CHECK(log.count("rope_scaling: factor") == 0);
-  for (int again = 0; again < 2; ++again)
-    CHECK(test::good(scaled(R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 16})"))
-              ->model.rope_scaling->factor == 4);
-  CHECK(log.count("rope_scaling: factor 4 is taken, as by transformers 5; transformers 4 takes "
-                  "max_position_embeddings / original_max_position_embeddings = 2") == 1);
+TEST_CASE("a factor of YaRN that is not the ratio of its lengths has a warning, a rounded ratio has none") {
+  const auto warning = [](const char* scaling) { return warning_of_factor(test::good(scaled(scaling))->model); };
+  CHECK(warning(R"({"type": "yarn", "factor": 4})") == "");
+  CHECK(warning(R"({"type": "linear", "factor": 4})") == "");
+  CHECK(warning(R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 8})") == "");  // of 32
+  CHECK(warning(R"({"type": "yarn", "factor": 2.667, "original_max_position_embeddings": 12})") == "");
+  CHECK(warning(R"({"type": "yarn", "factor": 2.7, "original_max_position_embeddings": 12})") != "");
+  CHECK(warning(R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 16})") ==
+        "rope_scaling: factor 4 is taken, as by transformers 5; transformers 4 takes "
+        "max_position_embeddings / original_max_position_embeddings = 2");
 }
 
 TEST_CASE("a window as long as the longest sequence changes nothing, and others are accepted by name") {
@@ -82,14 +94,20 @@ TEST_CASE("a window as long as the longest sequence changes nothing, and others 
                                {"use_sliding_window", true},
                                {"layer_types", {"full_attention", "sliding_attention"}}}) == "");
   }
+  CHECK(error_with("qwen3", {{"sliding_window", 32}, {"use_sliding_window", "yes"}})
+            .starts_with("use_sliding_window: expected false, found \"yes\""));
+  CHECK(error_with("qwen3", {{"layer_types", {"full_attention"}}}) ==
+        "layer_types: expected \"full_attention\" for each of 2 blocks, found [\"full_attention\"]; "
+        "--accept-field layer_types passes it over");
   CHECK(error_with("mixtral", {{"sliding_window", 31}}) ==
         "sliding_window: expected null, found 31; --accept-field sliding_window passes it over");
   CHECK(error_with("qwen3", {{"sliding_window", 31}, {"use_sliding_window", true}}) ==
         "use_sliding_window: expected false, found true; --accept-field use_sliding_window passes it over");
   CHECK(error_with("qwen3", {{"sliding_window", 32}, {"layer_types", {"linear_attention"}}})
-            .starts_with("layer_types: expected \"full_attention\" for each block"));
-  test::good(read_with("mixtral", {{"sliding_window", 31}, {"router_jitter_noise", 0.1}},
-                       {"sliding_window", "router_jitter_noise"}));
+            .starts_with("layer_types: expected \"full_attention\" for each of 2 blocks"));
+  CHECK(read_with("mixtral", {{"sliding_window", 31}, {"router_jitter_noise", 0.1}},
+                  {"sliding_window", "router_jitter_noise"})
+            .ok());
 }
 
 TEST_CASE("a Mixtral with one expert a token is read") {

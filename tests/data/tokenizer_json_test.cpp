@@ -158,6 +158,7 @@ TEST_CASE("Patterns that PCRE2 reads otherwise than Oniguruma are refused") {
                                                         {"a{3,1}", "out of order"},
                                                         {"[]a]", "] first in a class"},
                                                         {"[^]a]", "] first in a class"},
+                                                        {R"(\x{41)", "brace missing"},
                                                         {"(a", "missing closing parenthesis"},
                                                         {R"(\p{Nowhere})", "unknown property"}})
     CHECK_THAT(error_of(Split::make(pattern, true, SplitBehavior::isolated)), Contains(found));
@@ -170,9 +171,11 @@ TEST_CASE("Intervals of patterns are Oniguruma's") {
   CHECK(pieces("aaaa", "a{1,3}", isolated) == Texts{"aaa", "a"});
   CHECK(pieces("aaaa", "a{1,3}?", isolated) == Texts{"a", "a", "a", "a"});
   CHECK(pieces("aaaa", "a{3,}", isolated) == Texts{"aaaa"});
-  for (const std::string text : {"a{,}", "a{", "a{x,2}", "a{1", "a{1,"})
+  for (const std::string text : {"a{,}", "a{", "a{x,2}", "a{1", "a{1,", "a{ 1, 3 }"})
     CHECK(pieces("b" + text + "b", text, isolated) == Texts{"b", text, "b"});
   CHECK(pieces("a{,2}", R"([{,2}]+)", isolated) == Texts{"a", "{,2}"});
+  CHECK(pieces("xAAz", R"(\x{41}+)", isolated) == Texts{"x", "AA", "z"});  // no interval
+  CHECK(pieces("x\u03A9\u03A9z", R"([\x{3A9}]{2})", isolated) == Texts{"x", "\u03A9\u03A9", "z"});
 }
 
 TEST_CASE("NFC composes, orders marks, and leaves what is composed") {

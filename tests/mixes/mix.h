@@ -206,12 +206,11 @@ class Draw {
     if (model.router == config::Router::top_k || model.router == config::Router::sigmoid ||
         model.router == config::Router::batch_prioritized)
       model.num_experts_per_tok = std::min(one_of({1, 2, 2, 3}), model.router_groups > 1 ? experts_ / 2 : experts_);
-    if (family_->name == "mixtral" && (model.experts_choose() || model.num_experts_per_tok == 1)) {
+    if (family_->name == "mixtral" && (model.experts_choose() || !model.has_scores())) {
       model = {};  // its weights always sum to 1
       model.router = config::Router::top_k;
       model.num_experts_per_tok = 2;
     }
-    if (model.num_experts_per_tok == 1) model.norm_topk_prob = false;
     set("model.router", name(model.router));
     set("model.num_experts_per_tok", model.num_experts_per_tok);
     set("model.norm_topk_prob", model.norm_topk_prob);

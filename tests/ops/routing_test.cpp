@@ -144,6 +144,22 @@ TEST_CASE("the gradient of a choice against finite differences") {
       }
 }
 
+TEST_CASE("the weight of an only choice that is its own sum has no gradient at all") {
+  for (const float dweight : {1.75f, -0.3f, 1e-3f})
+    for (int tenths = 0; tenths < 40; ++tenths) {
+      const Floats logits{float(tenths) / 10, -1.1f, 0.8f, 0.3f};
+      const Chosen one(logits, 1, true);
+      Floats of_softmax(4, 77.f), of_sigmoid(4, 77.f);
+      routing::softmax_backward(one.scores.data(),
+                                routing::chosen_gradient(one.expert.data(), &dweight, 1, true, one.scores.data()),
+                                nullptr, of_softmax.data(), 4);
+      CHECK(of_softmax == Floats(4));
+      routing::sigmoid_backward(routing::chosen_sigmoids(one.expert.data(), &dweight, 1, true, 1.5f, logits.data()),
+                                logits.data(), nullptr, of_sigmoid.data(), 4);
+      CHECK(of_sigmoid == Floats(4));
+    }
+}
+
 TEST_CASE("slots are given in order until the capacity is used up") {
   const Assigned made({1, 0, 1, 1, 0, 1}, 3, 2);
   CHECK(made.slots == Ints{0, 0, 1, -1, 1, -1});

@@ -52,7 +52,7 @@ MODELS |= {
     "qwen3_linear": (dict(MODELS["qwen3"][0], **SCALED, rope_scaling=dict(rope_type="linear", factor=4.0)), 28),
     "qwen3_moe_yarn": (dict(MODELS["qwen3_moe"][0], **dict(SCALED, num_hidden_layers=2),
                             rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=2.0, beta_slow=0.25,
-                                              original_max_position_embeddings=16)), 29),
+                                              original_max_position_embeddings=8)), 29),
 }
 
 

@@ -115,22 +115,37 @@ TEST_CASE("a folder's rope_scaling is the run's, under either key of its type") 
     CHECK(scaling->rope_type == config::RopeType::linear);
     CHECK(scaling->factor == 4);
   }
-  const auto refuse = [&](const std::string& found) {
+  const auto refuse = [&](const std::string& message) {
     folder.write("model/config.json", json_text(text));
     const Error error = test::refused(config::parse(json_text(json{{"model", {{"from", hf}}}}), "test"));
     CHECK(error.code == ExitCode::data);
-    CHECK(error.message == hf +
-                               "/config.json: model.rope_scaling.rope_type: expected one of \"linear\", \"yarn\", "
-                               "\"llama3\", found " +
-                               found);
+    CHECK(error.message == hf + "/config.json: model.rope_scaling" + message);
   };
+  const std::string expected = R"(.rope_type: expected one of "linear", "yarn", "llama3", found )";
   text["rope_scaling"] = test::json_in(R"({"rope_type": "dynamic", "factor": 4})");
-  refuse("\"dynamic\"");
+  refuse(expected + "\"dynamic\"");
   text.erase("rope_scaling");
   for (const char* type : {"null", "7", "[]"}) {  // of transformers 5's field
     text["rope_parameters"] = {{"rope_theta", 10000}, {"rope_type", test::json_in(type)}, {"factor", 2}};
-    refuse(type);
+    refuse(type == std::string("null") ? R"(: expected an object with rope_type, found {"factor":2})"
+                                       : expected + type);
   }
+}
+
+TEST_CASE("rank 0 alone warns of a folder whose factor transformers 4 does not take") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "model";
+  fs::copy(fixture("qwen3_moe_yarn"), hf);
+  json config = test::json_in(read_file(hf + "/config.json", "a config").value());
+  config["rope_scaling"]["original_max_position_embeddings"] = 16;
+  folder.write("model/config.json", json_text(config));
+  json text = config_from(hf, folder / "run");
+  text["mesh"] = {{"data", 2}};
+  const test::LogCapture log;
+  CHECK(test::train_run(parsed(text), 2).message.empty());
+  CHECK(log.count("warning: " + hf + "/config.json: rope_scaling: factor 4 is taken") == 1);
+  import_ok(fixture("qwen3_moe_yarn"));
+  CHECK(log.count("rope_scaling: factor") == 1);
 }
 
 TEST_CASE("the weights of a folder are taken by --init-from for a config of the same model alone") {

@@ -33,10 +33,11 @@ class HuggingFaceFolder {
  public:
   // Data errors name the file and the field or tensor: those of config::read_hugging_face(); a file that is missing or
   // damaged; a tensor that is missing, unknown, of another shape or of another type than F32, F16 or BF16; an index
-  // that names files outside the folder. accepted: fields of config.json that are passed over.
+  // that names files outside the folder. accepted: fields of config.json that are passed over. Logs
+  // config::warning_of_factor.
   static Result<HuggingFaceFolder> open(const std::filesystem::path& folder,
                                         std::span<const std::string> accepted = {});
-  // Collective. Data error besides: the ranks' folders differ in config.json or in the tensors' headers.
+  // Collective; rank 0 logs. Data error besides: the ranks' folders differ in config.json or in the tensors' headers.
   static Result<HuggingFaceFolder> open_on_all(const std::filesystem::path& folder, comm::Communicator& world,
                                                std::span<const std::string> accepted = {});
   ~HuggingFaceFolder();

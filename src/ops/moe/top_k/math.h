@@ -53,8 +53,9 @@ struct ChosenGradient {
     sum = add(scores) + least;
     mean = add(weighted) / sum;
   }
-  // The gradient of the score of choice k.
+  // The gradient of the score of choice k. The share of an only choice is 1: rounding must not teach the router.
   LANCET_HD float of_choice(std::int64_t k) const {
+    if (normalized && choices == 1) return 0;
     return scale * (normalized ? (dweight[k] - mean) / sum : dweight[k]);
   }
 };
