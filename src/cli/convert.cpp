@@ -77,7 +77,7 @@ Status export_model(const ExportArguments& arguments) {
   const auto export_one = [&](const run::ModelFolder& found) {
     run::ParameterReader reader(found.checkpoint);
     Status readable = reader.check(models::reserve_whole_store(found.config.model));
-    const auto read = [&](const std::string& parameter, const FlatRange& elements, std::span<float> to) {
+    const auto read = [&](const std::string& parameter, const FlatRange& elements, std::span<float> to, std::int64_t) {
       return readable = reader.read(parameter, elements, to);
     };
     if (readable.ok()) exported = export_checkpoint(found, read, arguments);
