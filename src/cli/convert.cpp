@@ -48,14 +48,8 @@ bool has_tokenizer(const std::optional<std::filesystem::path>& source, const dat
          std::ranges::is_permutation(own->ends(), tokenizer.ends());
 }
 
-Status export_model(const ExportArguments& arguments) {
-  LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
-  if (config::is_hugging_face(arguments.from)) return export_folder(arguments);
-  const auto alone = comm::make_self();
-  const auto check = [](const run::ModelFolder& found) {
-    return run::ParameterReader(found.checkpoint).check(models::reserve_whole_store(found.config.model));
-  };
-  LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, check));
+Status export_checkpoint(const run::ModelFolder& folder, const models::ReadParameter& read,
+                         const ExportArguments& arguments) {
   models::HuggingFaceExport options = options_of(arguments);
   options.source = folder.source;
   if (folder.source) {
@@ -71,10 +65,27 @@ Status export_model(const ExportArguments& arguments) {
     if (!has_tokenizer(folder.source, tokenizer)) options.tokenizer = {*folder.tokenizer, tokenizer};
     options.bounds.add(tokenizer.bos(), tokenizer.ends());
   }
-  run::ParameterReader reader(folder.checkpoint);
-  LANCET_TRY(models::export_hugging_face(models::exported_model(folder.config),
-                                         std::bind_front(&run::ParameterReader::read, &reader), arguments.out,
-                                         options));
+  return models::export_hugging_face(models::exported_model(folder.config), read, arguments.out, options);
+}
+
+Status export_model(const ExportArguments& arguments) {
+  LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
+  if (config::is_hugging_face(arguments.from)) return export_folder(arguments);
+  // Values are checked as they are exported, in one reading. An error in reading them is load_newest()'s, which goes on
+  // to another checkpoint; other errors would come again.
+  Status exported;
+  const auto export_one = [&](const run::ModelFolder& found) {
+    run::ParameterReader reader(found.checkpoint);
+    Status readable = reader.check(models::reserve_whole_store(found.config.model));
+    const auto read = [&](const std::string& parameter, const FlatRange& elements, std::span<float> to, std::int64_t) {
+      return readable = reader.read(parameter, elements, to);
+    };
+    if (readable.ok()) exported = export_checkpoint(found, read, arguments);
+    return readable;
+  };
+  const auto alone = comm::make_self();
+  LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, export_one));
+  LANCET_TRY(exported);
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
             folder.config.model.has_moe() && !folder.config.model.family().file.moe_type.empty()
                 ? "format (model_type gpt2_moe, which transformers does not know)"

@@ -331,7 +331,7 @@ class Export {
     const Piece& piece = entry.piece;
     const std::int64_t columns = entry.columns, first = (piece.row + piece.step * row) * columns;
     values_.resize(std::size_t((piece.step * (rows - 1) + 1) * columns));
-    LANCET_TRY(read_(entry.parameter, {first, first + std::ssize(values_)}, values_));
+    LANCET_TRY(read_(entry.parameter, {first, first + std::ssize(values_)}, values_, piece.step));
     for (std::int64_t i = 1; i < rows && piece.step > 1; ++i)
       std::copy_n(values_.begin() + i * piece.step * columns, columns, values_.begin() + i * columns);
     std::span<const float> values = std::span(values_).first(std::size_t(rows * columns));

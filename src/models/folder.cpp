@@ -147,10 +147,11 @@ struct HuggingFaceFolder::Parts {
     return std::span<const float>(turned).subspan(std::size_t(first), std::size_t(count));
   }
 
-  // Those of a piece that are in the range; to: the range's values.
+  // Those of a piece that are in the range; to: the range's values. step: see HuggingFaceFolder::read.
   Status read(const Piece& piece, const FoundTensor& found, std::int64_t columns, const FlatRange& range,
-              std::span<float> to) {
+              std::span<float> to, std::int64_t step) {
     const std::int64_t first_row = range.begin / columns, last_row = (range.end - 1) / columns;
+    if (piece.step % step == 0 && (piece.row - first_row) % step != 0) return {};  // not one of the piece's rows
     const std::int64_t first = std::max<std::int64_t>(0, (first_row - piece.row + piece.step - 1) / piece.step);
     if (last_row < piece.row || first_row > piece.row + piece.step * (piece.count - 1)) return {};
     const std::int64_t last = std::min(piece.count - 1, (last_row - piece.row) / piece.step);
@@ -216,7 +217,8 @@ std::vector<std::string> HuggingFaceFolder::parameters() const {
   return names;
 }
 
-Status HuggingFaceFolder::read(const std::string& parameter, const FlatRange& elements, std::span<float> to) {
+Status HuggingFaceFolder::read(const std::string& parameter, const FlatRange& elements, std::span<float> to,
+                               std::int64_t step) {
   const auto& [layout, exported, tensors] = parts_->parameters.at(parameter);
   std::ranges::fill(to, 0.F);
   if (elements.size() == 0) return {};
@@ -225,7 +227,8 @@ Status HuggingFaceFolder::read(const std::string& parameter, const FlatRange& el
   const auto each = std::int64_t(layout.pieces.size()) / experts;  // pieces of an expert
   const std::int64_t last = std::min((elements.end - 1) / of_expert, experts - 1);
   for (std::int64_t i = elements.begin / of_expert * each; i < (last + 1) * each; ++i)
-    LANCET_TRY(parts_->read(layout.pieces[std::size_t(i)], *tensors[std::size_t(i)], layout.columns, elements, to));
+    LANCET_TRY(
+        parts_->read(layout.pieces[std::size_t(i)], *tensors[std::size_t(i)], layout.columns, elements, to, step));
   return {};
 }
 

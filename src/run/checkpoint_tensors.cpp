@@ -305,13 +305,8 @@ Status fill_parameter(runtime::TensorStore& store, const std::string& name, cons
 }
 
 Status ParameterReader::check(const runtime::TensorStore& store) const {
-  if (const Status fits = check_tensors(store, checkpoint_, LoadScope::weights); !fits.ok())
-    return data_error(fits.error().message);
-  std::map<std::string, Checkpoint::Target> all;
-  for (const auto& [name, tensor] : store.all())
-    if (is_loaded(tensor, LoadScope::weights))
-      for (const Entry& entry : entries_of(store, name, tensor, std::nullopt)) all[entry.tensor.name] = {};
-  return checkpoint_.load(all, reading_threads);
+  const Status fits = check_tensors(store, checkpoint_, LoadScope::weights);
+  return fits.ok() ? fits : data_error(fits.error().message);
 }
 
 Status ParameterReader::read(const std::string& parameter, const FlatRange& elements, std::span<float> to) {

@@ -83,7 +83,7 @@ inline HuggingFaceModel import_ok(const fs::path& folder, const std::optional<Up
 }
 
 inline models::ReadParameter values_of(const runtime::TensorStore& store) {
-  return [&store](const std::string& parameter, const FlatRange& elements, std::span<float> to) {
+  return [&store](const std::string& parameter, const FlatRange& elements, std::span<float> to, std::int64_t) {
     return run::read_f32(store, store[parameter], sizeof(float) * std::uint64_t(elements.begin),
                          std::as_writable_bytes(to));
   };

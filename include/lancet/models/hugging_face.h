@@ -49,8 +49,9 @@ class HuggingFaceFolder {
   // Parameters, in the order of their bytes in the files.
   std::vector<std::string> parameters() const;
   // Fills `values` with elements of a parameter. Rows behind the vocabulary are zero. Data errors: a file that was
-  // changed or cannot be read; a value that is not finite.
-  Status read(const std::string& parameter, const FlatRange& elements, std::span<float> values);
+  // changed or cannot be read; a value that is not finite. step: if not 1, only every so many rows, from the first on,
+  // are needed; tensors that have none of them are not read.
+  Status read(const std::string& parameter, const FlatRange& elements, std::span<float> values, std::int64_t step = 1);
   void close();  // the file that was read last, which the next read opens again
   // Data error: the folder has a head beside an embedding that is the head, and the two differ.
   Status check_head();
@@ -91,9 +92,9 @@ struct HuggingFaceExport {
 // group's sequences is part of the model, and router_group_size names it.
 config::Model exported_model(const config::Config& config);
 
-// Fills `to` with elements of a parameter, of one expert if it has experts.
-using ReadParameter =
-    std::function<Status(const std::string& parameter, const FlatRange& elements, std::span<float> to)>;
+// Fills `to` with elements of a parameter, of one expert if it has experts. step: that of HuggingFaceFolder::read.
+using ReadParameter = std::function<Status(const std::string& parameter, const FlatRange& elements, std::span<float> to,
+                                           std::int64_t step)>;
 
 // Creates the folder `out`, complete or not at all, tensor by tensor. Config errors: `out` exists and is not empty; a
 // router that the family has not at Hugging Face. Data errors: those of the disk.

@@ -64,8 +64,8 @@ class ParameterReader {
  public:
   // checkpoint: outlives the reader.
   explicit ParameterReader(const checkpoint::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
-  // Reads all parameters. store: of the whole model; its values are not used. Data errors: a tensor that is missing,
-  // unknown, or of another shape or type; a damaged file.
+  // Reads no values; read() finds damage. store: of the whole model; its values are not used. Data errors: a tensor
+  // that is missing, unknown, or of another shape or type.
   Status check(const runtime::TensorStore& store) const;
   // Fills `to` with elements of a parameter, of one expert if it has experts. Data error: a damaged file.
   Status read(const std::string& parameter, const FlatRange& elements, std::span<float> to);
