@@ -71,8 +71,8 @@ Status export_checkpoint(const run::ModelFolder& folder, const models::ReadParam
 Status export_model(const ExportArguments& arguments) {
   LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
   if (config::is_hugging_face(arguments.from)) return export_folder(arguments);
-  // Values are checked as they are exported, in one reading. An error in reading them is load_newest()'s, which goes on
-  // to another checkpoint; other errors would come again.
+  // An export reads each value once, and checks it then. After an error in reading, load_newest() tries another
+  // checkpoint; any other error would come again with that, so it is kept apart.
   Status exported;
   const auto export_one = [&](const run::ModelFolder& found) {
     run::ParameterReader reader(found.checkpoint);

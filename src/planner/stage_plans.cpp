@@ -139,7 +139,7 @@ std::vector<std::int64_t> arenas_of(const OfStages& stages) {
 
 // Shares of the memory that the largest rank takes if everything is kept, within which orders are searched.
 constexpr double memory_shares[] = {0.25, 0.5, 0.75, 1, 1.15, 1.35, 16};
-// Values are recomputed for shares of it that are as far apart.
+// Values are recomputed for this many shares, evenly spaced below 1.
 constexpr int kept_steps = 25;
 
 // What no order of these instructions goes below.
@@ -151,7 +151,7 @@ double least_of(const std::vector<const ir::Program*>& programs, const PlanReque
 // Schedules all stages by the policy of the request, in the order of its pipeline schedule.
 //
 // With all costs known, orders are searched within fixed shares of memory, whatever the budget is, and the shortest
-// that fits it is taken: more memory never makes the plan longer. They are tried without overlap, by the policy of the
+// that fits it is taken: more memory adds candidates. They are tried without overlap, by the policy of the
 // request, and by those that it contains: the shortest schedule of a micro batch alone need not be the best of those in
 // flight. Where the shortest order does not fit, orders that recompute values are candidates, for ever smaller shares
 // of the memory, until no order of what is then computed can be shorter than the best.
@@ -182,8 +182,7 @@ class StagePlanner {
     }
     LANCET_TRY(try_orders(kept_, limits_from(1)));
     // Where memory binds, what is recomputed may make room for a shorter order.
-    const Best kept = unlimited_;
-    for (int step = kept_steps - 1; step >= 0 && !is_as_good(best_, kept); --step) {
+    for (int step = kept_steps - 1; step >= 0 && !is_as_good(best_, unlimited_); --step) {
       const double share = double(step) / kept_steps;
       const std::vector<std::int64_t> own = memory_.arenas(share);
       if (!are_within(own, most_)) continue;

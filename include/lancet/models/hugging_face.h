@@ -49,8 +49,8 @@ class HuggingFaceFolder {
   // Parameters, in the order of their bytes in the files.
   std::vector<std::string> parameters() const;
   // Fills `values` with elements of a parameter. Rows behind the vocabulary are zero. Data errors: a file that was
-  // changed or cannot be read; a value that is not finite. step: if not 1, only every so many rows, from the first on,
-  // are needed; tensors that have none of them are not read.
+  // changed or cannot be read; a value that is not finite. step: the caller needs row 0, step, 2 step and so
+  // on of the range; tensors that have none of these are not read.
   Status read(const std::string& parameter, const FlatRange& elements, std::span<float> values, std::int64_t step = 1);
   void close();  // the file that was read last, which the next read opens again
   // Data error: the folder has a head beside an embedding that is the head, and the two differ.
