@@ -48,7 +48,7 @@ bool has_tokenizer(const std::optional<std::filesystem::path>& source, const dat
          std::ranges::is_permutation(own->ends(), tokenizer.ends());
 }
 
-Status export_checkpoint(const run::ModelFolder& folder, const models::ReadParameter& read,
+Status export_checkpoint(const run::ModelFolder& folder, const run::ReadParameter& read,
                          const ExportArguments& arguments) {
   models::HuggingFaceExport options = options_of(arguments);
   options.source = folder.source;
@@ -95,13 +95,6 @@ Status export_model(const ExportArguments& arguments) {
 
 std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", double(bytes) * 1e-6); }
 
-// Returns a function that shows a progress bar, which appears after two seconds.
-std::function<void(std::int64_t done, std::int64_t bytes)> show_in(const char* what) {
-  return [bar = std::make_shared<ProgressBar>(what, 2)](std::int64_t done, std::int64_t bytes) {
-    bar->show(double(done) / double(bytes), megabytes(done));
-  };
-}
-
 struct ImportArguments {
   std::string from, out;
   models::Upcycle upcycle;
@@ -113,20 +106,20 @@ Status import_model(const ImportArguments& arguments) {
   if (arguments.upcycle.experts > 0) upcycle = arguments.upcycle;
   LANCET_TRY(run::check_run_name("--out", arguments.out));
   LANCET_TRY(run::check_new_folder(arguments.out, 0));
-  models::ImportWatch watch;
-  watch.begin = [&](std::int64_t bytes) -> Status {
-    log::info("{}: {} of weights to be written", arguments.out, megabytes(bytes));
-    return run::check_new_folder(arguments.out, bytes);
+  LANCET_ASSIGN(auto model, models::ImportedModel::open(arguments.from, upcycle, arguments.accepted));
+  const run::RankShare weights = run::shares_of(models::reserve_whole_store(model.config().model)).front();
+  log::info("{}: {} of weights to be written", arguments.out, megabytes(std::int64_t(weights.bytes)));
+  ProgressBar bar("import", 2);
+  const auto show = [&](std::int64_t done, std::int64_t bytes) {
+    bar.show(double(done) / double(bytes), megabytes(done));
   };
-  watch.progress = show_in("import");
-  LANCET_ASSIGN(models::HuggingFaceModel model,
-                models::import_hugging_face(arguments.from, upcycle, watch, arguments.accepted));
   std::function<Status(const std::filesystem::path&)> keep;  // an upcycled model is another one
-  if (!upcycle) keep = [&](const std::filesystem::path& to) { return model.folder.keep_files(to); };
-  LANCET_TRY(
-      run::save_model(arguments.out, model.config, model.store, model.tokenizer, show_in("write"), model.bounds, keep));
+  if (!upcycle) keep = std::bind_front(&models::HuggingFaceFolder::keep_files, &model.folder());
+  LANCET_TRY(run::save_model(arguments.out, model.config(), weights,
+                             std::bind_front(&models::ImportedModel::read, &model), model.tokenizer(), show,
+                             model.bounds(), keep));
   log::info("{}: config.json and checkpoints/step-000000 of {}{}", arguments.out, arguments.from,
-            model.tokenizer ? ", the tokenizer" : "");
+            model.tokenizer() ? ", the tokenizer" : "");
   return {};
 }
 

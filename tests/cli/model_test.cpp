@@ -389,7 +389,7 @@ TEST_CASE("eval, generate and export use the next older checkpoint if the newest
              {"expected a whole checkpoint among the 3 in " + run + "/checkpoints, found none"});
 }
 
-TEST_CASE("models that do not fit the memory are refused before any memory is allocated") {
+TEST_CASE("models that do not fit the disk or the memory are refused before anything is written or allocated") {
   const TemporaryFolder folder;
   // A dense model of 67 MB, of which only the header is on the disk, upcycled to 65536 experts: 4 TB.
   auto model = test::json_file(fixture("gpt2") + "/config.json");
@@ -398,8 +398,8 @@ TEST_CASE("models that do not fit the memory are refused before any memory is al
   fs::create_directories(hf);
   std::ofstream(hf + "/config.json") << json_text(model);
   write_empty_model(model, hf + "/model.safetensors");
-  check_said(lancet("import --upcycle 65536 --moe-layer-freq 1 --from " + hf + " --out " + (folder / "run")), 2,
-             {"MB of free memory a rank for the whole model in fp32, found"});
+  check_said(lancet("import --upcycle 65536 --moe-layer-freq 1 --from " + hf + " --out " + (folder / "run")), 3,
+             {folder / "run: expected 4400749 MB free on its disk, found "});
   CHECK_FALSE(fs::exists(folder / "run"));
 
   // A checkpoint whose manifest claims the same size.

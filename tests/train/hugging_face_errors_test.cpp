@@ -195,7 +195,7 @@ TEST_CASE("a small file that cannot be copied is named, and no folder is left") 
       export_hugging_face(model.config.model, values_of(model.store), out / "out", {.source = changed.folder / ""}));
   CHECK(exported.code == ExitCode::data);
   CHECK(exported.message == said);
-  const Error kept = test::refused(model.folder.keep_files(out / "kept"));
+  const Error kept = test::refused(model.imported.folder().keep_files(out / "kept"));
   CHECK(kept.code == ExitCode::data);
   CHECK(kept.message == said);
   CHECK(out.names().empty());
@@ -247,70 +247,79 @@ TEST_CASE("a file that is replaced during an import is refused") {
   HuggingFaceModel model = import_ok(fixture("gpt2"));
   REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {.shard_bytes = 40000}).ok());
   const fs::path second = folder / "s/model-00002-of-00003.safetensors";
-  models::ImportWatch watch;
-  watch.begin = [&](std::int64_t) -> Status {  // after the headers were read, before the values are
-    fs::copy_file(fixture("gpt2") / "model.safetensors", second, fs::copy_options::overwrite_existing);
-    return {};
-  };
-  check_error(import_hugging_face(folder / "s", {}, watch).error(), ExitCode::data, {second.string(), "was replaced"});
+  auto opened = test::good(models::ImportedModel::open(folder / "s"));  // has read the headers
+  fs::copy_file(fixture("gpt2") / "model.safetensors", second, fs::copy_options::overwrite_existing);
+  std::vector<float> values(24);
+  CHECK(opened->read("h.0.ln_1.weight", {0, 24}, values, 1).ok());
+  check_error(opened->read("h.2.ln_1.weight", {0, 24}, values, 1).error(), ExitCode::data,
+              {second.string(), "was replaced"});
 }
 
-// Output and checks of an import, before and during its work.
-
-namespace {
-
-const char* const gpt2 = LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2";
-
-// Checks that progress increases towards its total.
-struct Steps {
-  std::vector<std::int64_t> done;
-  std::int64_t whole = 0;
-  auto watch() {
-    return [this](std::int64_t accumulator, std::int64_t of) {
-      done.push_back(accumulator);
-      whole = of;
-    };
-  }
-  bool go_up() const { return std::adjacent_find(done.begin(), done.end(), std::greater_equal()) == done.end(); }
-};
-
-}  // namespace
-
-TEST_CASE("an import reports its sizes before it takes memory, and then its progress") {
-  std::int64_t bytes = 0;
-  Steps reading, writing;
-  models::ImportWatch watch;
-  watch.begin = [&](std::int64_t all) -> Status {
-    CHECK(reading.done.empty());
-    bytes = all;
-    return {};
-  };
-  watch.progress = reading.watch();
-  auto model = test::good(models::import_hugging_face(gpt2, models::Upcycle{.experts = 16}, watch));
-  std::int64_t held = 0;
-  for (const auto& [name, tensor] : model->store.all())
-    if (tensor.kind == ir::TensorKind::parameter) held += ir::bytes(tensor.type);
-  CHECK(bytes == held);
-  CHECK(reading.whole == bytes);
-  CHECK(reading.done.size() > 4 * 16);  // expert by expert
-  CHECK(reading.go_up());
-  CHECK(reading.done.back() == bytes);
-
+TEST_CASE("an import reads each value once, expert by expert, and writes what it reads") {
+  const auto [name, upcycle] = GENERATE(table<std::string, std::optional<Upcycle>>(
+      {{"qwen3_moe", std::nullopt}, {"gpt2", Upcycle{.experts = 16}}, {"qwen3", Upcycle{.experts = 3}}}));
   const test::TemporaryFolder folder;
-  REQUIRE(run::save_model(folder / "run", model->config, model->store, {}, writing.watch()).ok());
-  CHECK(writing.whole == bytes);
-  CHECK(writing.go_up());
-  CHECK(writing.done.back() == bytes);
+  HuggingFaceModel model = import_ok(fixture(name), upcycle);
+  const run::RankShare weights = run::shares_of(model.store).front();
+  std::map<std::string, std::int64_t> read;  // elements
+  std::vector<std::uint64_t> done;
+  const auto count = [&](const std::string& parameter, const FlatRange& elements, std::span<float> to,
+                         std::int64_t step) {
+    read[parameter] += elements.size();
+    if (run::holds_experts(parameter))
+      CHECK(elements.size() * model.store[parameter].type.shape[0] == model.store[parameter].type.shape.elements());
+    return model.imported.read(parameter, elements, to, step);
+  };
+  const auto watch = [&](std::int64_t bytes, std::int64_t of) {
+    CHECK(std::uint64_t(of) == weights.bytes);
+    done.push_back(std::uint64_t(bytes));
+  };
+  REQUIRE(run::save_model(folder / "run", model.config, weights, count, {}, watch).ok());
+  for (const auto& [parameter, tensor] : model.store.all()) CHECK(read[parameter] == tensor.type.shape.elements());
+  CHECK(done.size() == weights.sources.size());
+  CHECK(std::adjacent_find(done.begin(), done.end(), std::greater_equal()) == done.end());
+  CHECK(done.back() == weights.bytes);
+
+  const auto saved = test::good(checkpoint::Checkpoint::open(folder / "run/checkpoints/step-000000"));
+  runtime::TensorStore again = models::reserve_whole_store(model.config.model);
+  REQUIRE(run::load_parameters(*saved, again).ok());
+  for (const auto& [parameter, tensor] : model.store.all())
+    CHECK(std::ranges::equal(again[parameter].memory.span<const float>(), tensor.memory.span<const float>()));
 }
 
-TEST_CASE("an import that its watch refuses allocates nothing") {
-  int steps = 0;
-  models::ImportWatch watch;
-  watch.begin = [](std::int64_t) -> Status { return data_error("no room"); };
-  watch.progress = [&](std::int64_t, std::int64_t) { ++steps; };
-  const Error model = test::refused(models::import_hugging_face(gpt2, {}, watch));
-  CHECK(model.message == "no room");
-  CHECK(steps == 0);
+TEST_CASE("a model is written in blocks of 4 MB at most") {
+  const test::TemporaryFolder folder;
+  config::Config config = import_ok(fixture("gpt2")).config;
+  config.model.n_layer = 1, config.model.n_embd = 256, config.model.n_head = 4, config.model.vocab_size = 10'000;
+  const runtime::TensorStore store = models::reserve_whole_store(config.model);
+  std::vector<FlatRange> ranges;
+  const auto read = [&](const std::string& parameter, const FlatRange& elements, std::span<float> to, std::int64_t) {
+    if (parameter == "wte.weight") ranges.push_back(elements);
+    for (std::int64_t i = 0; i < elements.size(); ++i) to[std::size_t(i)] = float(elements.begin + i);
+    return Status();
+  };
+  REQUIRE(run::save_model(folder / "run", config, run::shares_of(store).front(), read, {}).ok());
+  const std::int64_t all = store["wte.weight"].type.shape.elements(), most = 1 << 20;
+  CHECK(ranges == std::vector<FlatRange>{{0, most}, {most, 2 * most}, {2 * most, all}});
+  const auto saved = test::good(checkpoint::Checkpoint::open(folder / "run/checkpoints/step-000000"));
+  std::vector<float> values(static_cast<std::size_t>(all));
+  REQUIRE(run::ParameterReader(*saved).read("wte.weight", {0, all}, values).ok());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] != float(i)) FAIL(i << ": " << values[i]);
+}
+
+TEST_CASE("any elements of an upcycled model are those that it has as a whole") {
+  const HuggingFaceModel model = import_ok(fixture("gpt2"), Upcycle{.experts = 3, .noise = 0.1, .seed = 7});
+  auto again = test::good(models::ImportedModel::open(fixture("gpt2"), Upcycle{.experts = 3, .noise = 0.1, .seed = 7}));
+  for (const char* parameter : {"h.0.moe.gate.weight", "h.2.moe.experts.c_fc.weight", "h.1.mlp.c_fc.weight"}) {
+    const auto all = model.store[parameter].memory.span<const float>();
+    const std::int64_t each = std::ssize(all) / (run::holds_experts(parameter) ? 3 : 1), last = std::ssize(all);
+    for (const FlatRange& range : {FlatRange{5, 6}, {7, 70}, {last - each, last}, {last - 31, last}}) {
+      std::vector<float> values(std::size_t(range.size()));
+      REQUIRE(again->read(parameter, range, values, 1).ok());
+      CHECK(std::ranges::equal(values, all.subspan(std::size_t(range.begin), values.size())));
+    }
+  }
 }
 
 TEST_CASE("files of a killed command beside a new folder are removed, and nothing else") {

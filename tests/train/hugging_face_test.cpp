@@ -57,7 +57,7 @@ TEST_CASE("imported models give the logits of a PyTorch implementation") {
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
   CHECK(model.config.train.dtype == DType::f32);
-  CHECK(!model.tokenizer);
+  CHECK(!model.imported.tokenizer());
   double scale = 0;
   const double most = difference(model, model.store, File::read(fixture(name) / "logits.safetensors"), scale);
   INFO(name << ": largest difference " << most << " of logits up to " << scale);
@@ -341,12 +341,12 @@ TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   runtime::TensorStore store;
   store.place_on(*device);
   store.add(planner::rank_forward(model.config, model::Mode::generate, 1).value());
-  REQUIRE(run::save_model(folder / "host", model.config, model.store, {}).ok());
+  REQUIRE(save(folder / "host", model.config, model.store).ok());
   const auto self = comm::make_self();
   const auto loaded = test::good(run::load_newest(folder / "host", *self, [&](const run::ModelFolder& found) {
     return run::load_parameters(found.checkpoint, store);
   }));
-  REQUIRE(run::save_model(folder / "device", model.config, store, {}).ok());
+  REQUIRE(save(folder / "device", model.config, store).ok());
   const char* weights = "checkpoints/step-000000/model.safetensors";
   CHECK(text(fs::path(folder / "host") / weights) == text(fs::path(folder / "device") / weights));
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -419,8 +419,8 @@ TEST_CASE("a saved model or a folder is loaded at any number of ranks and evalua
   trained.device = config::Device::cuda;
   trained.comm.transport = config::Transport::nccl;
   trained.comm.device_all_to_all = config::DeviceAllToAll::windows;
-  REQUIRE(run::save_model(folder / "run", trained, model.store, {}).ok());
-  CHECK_FALSE(run::save_model(folder / "run", model.config, model.store, {}).ok());
+  REQUIRE(save(folder / "run", trained, model.store).ok());
+  CHECK_FALSE(save(folder / "run", model.config, model.store).ok());
 
   // The tokens as a file, and the loss of the other implementation's logits for its one window.
   const File expected = File::read(fixture(name) / "logits.safetensors");
