@@ -68,7 +68,17 @@ Status export_checkpoint(const run::ModelFolder& folder, const run::ReadParamete
   return models::export_hugging_face(models::exported_model(folder.config), read, arguments.out, options);
 }
 
-Status export_model(const ExportArguments& arguments) {
+// Config error, which rank 0 reports: several ranks would make the same folder.
+Status check_alone(const comm::Communicator& world) {
+  if (world.size() == 1) return {};
+  return Error{
+      ExitCode::config,
+      fmt::format("expected one process, found {} ranks: import and export start without a launcher", world.size()),
+      true};
+}
+
+Status export_model(const ExportArguments& arguments, comm::Communicator& world) {
+  LANCET_TRY(check_alone(world));
   LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
   if (config::is_hugging_face(arguments.from)) return export_folder(arguments);
   // An export reads each value once, and checks it then. After an error in reading, load_newest() tries another
@@ -83,8 +93,7 @@ Status export_model(const ExportArguments& arguments) {
     if (readable.ok()) exported = export_checkpoint(found, read, arguments);
     return readable;
   };
-  const auto alone = comm::make_self();
-  LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, export_one));
+  LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, world, export_one));
   LANCET_TRY(exported);
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
             folder.config.model.has_moe() && !folder.config.model.family().file.moe_type.empty()
@@ -101,7 +110,8 @@ struct ImportArguments {
   std::vector<std::string> accepted;
 };
 
-Status import_model(const ImportArguments& arguments) {
+Status import_model(const ImportArguments& arguments, const comm::Communicator& world) {
+  LANCET_TRY(check_alone(world));
   std::optional<models::Upcycle> upcycle;
   if (arguments.upcycle.experts > 0) upcycle = arguments.upcycle;
   LANCET_TRY(run::check_run_name("--out", arguments.out));
@@ -143,7 +153,9 @@ void add_export(CLI::App& app, Selection& selection) {
       ->check(CLI::IsMember({"fp32", "bf16"}));
   add_number(*command, "--max-shard-gb", arguments->shard_gb,
              "A larger model is split into files of at most this size, or of one tensor; 0: one file", between(0, 1e6));
-  command->callback([arguments, &selection] { selection.local = [arguments] { return export_model(*arguments); }; });
+  command->callback([arguments, &selection] {
+    selection.ranked = [arguments](comm::Communicator& world, int) { return export_model(*arguments, world); };
+  });
 }
 
 void add_import(CLI::App& app, Selection& selection) {
@@ -172,7 +184,9 @@ void add_import(CLI::App& app, Selection& selection) {
       ->needs(upcycle)
       ->check(between(0, 10));
   add_seed_option(*command, arguments->upcycle.seed, "Upcycling: seed of the noise and the gates")->needs(upcycle);
-  command->callback([arguments, &selection] { selection.local = [arguments] { return import_model(*arguments); }; });
+  command->callback([arguments, &selection] {
+    selection.ranked = [arguments](comm::Communicator& world, int) { return import_model(*arguments, world); };
+  });
 }
 
 }  // namespace lancet::cli

@@ -379,7 +379,10 @@ NewFolder::~NewFolder() {
 Status NewFolder::commit() {
   checkpoint::FileSystem& files = checkpoint::disk();
   LANCET_TRY(files.sync_folder(temporary_));
-  LANCET_TRY(files.rename(temporary_, target_));
+  if (const Status renamed = files.rename(temporary_, target_); !renamed.ok()) {
+    LANCET_TRY(check_new_folder(target_, 0));  // another command may have made it meanwhile
+    return renamed;
+  }
   temporary_.clear();
   return files.sync_folder(target_.parent_path());
 }

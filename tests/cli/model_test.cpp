@@ -197,6 +197,17 @@ TEST_CASE("import, generate, export and import again") {
 }
 
 #if defined(LANCET_HAVE_MPI)
+TEST_CASE("several ranks do not import or export") {
+  const TemporaryFolder folder;
+  const std::string run = imported(folder, "gpt2"), out = folder / "out";
+  for (const std::string command : {"export --to hf --from " + run, "import --from " + fixture("gpt2")}) {
+    const auto outcome = test::mpirun(2, command + " --out " + out);
+    check_said(outcome, 2, {"error: expected one process, found 2 ranks: import and export start without a launcher"});
+    CHECK(outcome.lines_with("error: ") == 1);
+    CHECK_FALSE(fs::exists(out));
+  }
+}
+
 TEST_CASE("ranks wait for a prompt longer than comm.timeout_s") {
   const TemporaryFolder folder;
   const std::string run = folder / "run", config = folder.write("small.json", test::small_config_text);

@@ -346,6 +346,18 @@ TEST_CASE("files of a killed command beside a new folder are removed, and nothin
   CHECK(names == expected);
 }
 
+TEST_CASE("of two commands that make one folder at once the first wins, and the second names the folder") {
+  const test::TemporaryFolder folder;
+  const std::string out = folder / "out";
+  auto first = test::good(run::NewFolder::create(out)), second = test::good(run::NewFolder::create(out));
+  for (const auto& made : {&first, &second}) std::ofstream((*made)->path() / "file") << (made == &first ? "1" : "2");
+  CHECK(first->commit().ok());
+  const Error error = second->commit().error();
+  CHECK(error.code == ExitCode::config);
+  CHECK(error.message == out + ": expected no such folder yet, or an empty one, found files in it");
+  CHECK(text(out + "/file") == "1");
+}
+
 TEST_CASE("the folder that one stands in and a link to an empty folder are replaced") {
   namespace fs = std::filesystem;
   const test::TemporaryFolder folder;

@@ -144,7 +144,7 @@ class NewFolder {
   NewFolder(NewFolder&& other) noexcept;
   NewFolder& operator=(NewFolder&&) = delete;
   const std::filesystem::path& path() const { return temporary_; }  // the temporary folder beside `out`, to be filled
-  Status commit();                                                  // one rename
+  Status commit();  // one rename. Config error: that of check_new_folder
 
  private:
   NewFolder(std::filesystem::path target, std::filesystem::path temporary)
