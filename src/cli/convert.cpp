@@ -55,8 +55,6 @@ Status export_checkpoint(const run::ModelFolder& folder, const run::ReadParamete
   if (folder.source) {
     LANCET_ASSIGN(options.types, models::kept_types(*folder.source));
   }
-  if (const std::string& named = folder.config.data.tokenizer; !folder.tokenizer && !named.empty())
-    log::warn("{}: the run's tokenizer was not found from the current folder and is not exported", named);
   options.bounds = folder.bounds;
   if (folder.tokenizer && folder.tokenizer != folder.source) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
@@ -95,6 +93,8 @@ Status export_model(const ExportArguments& arguments, comm::Communicator& world)
   };
   LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, world, export_one));
   LANCET_TRY(exported);
+  if (const std::string& named = folder.config.data.tokenizer; !folder.tokenizer && !named.empty())
+    log::warn("{}: the run's tokenizer was not found from the current folder and is not exported", named);
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
             folder.config.model.has_moe() && !folder.config.model.family().file.moe_type.empty()
                 ? "format (model_type gpt2_moe, which transformers does not know)"

@@ -156,12 +156,36 @@ TEST_CASE("a field that config.json has twice, under its older and its newer nam
   CHECK(error_with("llama", {{"rope_parameters", {{"rope_theta", 500000}}}}) ==
         "rope_theta and rope_parameters: expected the same in both, found 10000.0 and 500000");
   CHECK(error_with("llama", {{"rope_parameters", {{"rope_type", 3}}}})
-            .starts_with("model.rope_scaling.rope_type: expected one of"));
+            .starts_with("rope_parameters.rope_type: expected one of"));
   CHECK(error_with("llama", {{"rope_parameters", 3}}) == "rope_parameters: expected an object, found 3");
   const nlohmann::json experts = test::json_in(text(fixture("qwen3_moe") / "config.json"))["num_experts"];
   CHECK(error_with("qwen3_moe", {{"num_local_experts", experts}}) == "");
   CHECK(error_with("qwen3_moe", {{"num_local_experts", 2}}) ==
         fmt::format("num_experts and num_local_experts: expected the same in both, found {} and 2", experts.dump()));
+}
+
+TEST_CASE("errors have the fields' names as the file has them") {
+  const auto [name, fields, said] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama", R"({"num_attention_heads": 5})",
+       "hidden_size: expected a multiple of num_attention_heads = 5, found 16"},
+      {"llama", R"({"num_hidden_layers": 0})", "num_hidden_layers: expected an integer in [1, 10000], found 0"},
+      {"llama", R"({"rope_parameters": {"rope_theta": -1}, "rope_theta": null})",
+       "rope_parameters.rope_theta: expected a number in "},
+      {"gpt2", R"({"n_head": 7})", "n_embd: expected a multiple of n_head = 7, found 24"},
+      {"qwen3_moe", R"({"num_experts": null, "num_local_experts": -2})", "num_local_experts: expected an integer in "},
+      {"qwen3_moe", R"({"num_experts_per_tok": 7})",
+       "num_experts_per_tok: expected at most the layer's 6 experts, found 7"},
+  }));
+  const Changed changed(
+      name, [](File&) {},
+      [fields = test::json_in(fields)](nlohmann::json& config) {
+        config.update(fields);
+        for (const auto& [field, value] : fields.items())
+          if (value.is_null()) config.erase(field);
+      });
+  const Error error = changed.error();
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message.starts_with((changed.folder / "config.json: ") + said));
 }
 
 TEST_CASE("null in place of a field that the family needs is no value") {
