@@ -253,6 +253,19 @@ TEST_CASE("wrong folders and indices") {
   check_error(with([](auto& j) { j["weight_map"]["transformer.new"] = j["weight_map"]["transformer.wpe.weight"]; }),
               ExitCode::data, {"transformer.new"});
   check_error(with([](auto& j) { j.erase("weight_map"); }), ExitCode::data, {"weight_map"});
+  for (const char* metadata : {R"({"total_size": 3})", "null"}) {  // as for transformers, the headers say the sizes
+    auto changed = good;
+    changed["metadata"] = test::json_in(metadata);
+    std::ofstream(index) << json_text(changed);
+    CHECK(import_hugging_face(folder / "s").ok());
+  }
+  const fs::path shard = folder / "s/model-00002-of-00003.safetensors";
+  const std::string whole = text(shard), last = File::read(shard).tensors.back().name;
+  fs::resize_file(shard, whole.size() - 4);
+  const std::string cut = with([](auto&) {}).message;
+  CHECK(cut.starts_with(shard.string() + ": '" + last + "': expected data_offsets [begin, end] in the file's "));
+  CHECK(cut.find('\n') == std::string::npos);
+  std::ofstream(shard, std::ios::binary) << whole;
   std::ofstream(index) << std::string(100000, '[');
   check_error(import_hugging_face(folder / "s").error(), ExitCode::data, {"nested brackets"});
   std::ofstream(index) << json_text(good);
