@@ -16,6 +16,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "doubles/host_queue.h"
 #include "good.h"
@@ -234,6 +235,25 @@ TEST_CASE("files with and without prefix, with old buffers, a tied head, and in 
                                       return bits;
                                     })),
              0x1p-10f) == DType::f32);
+}
+
+TEST_CASE("tensors that carry no weights are passed over, and an export leaves them out") {
+  const auto [name, tensor] = GENERATE(table<std::string, std::string>(
+      {{"gpt2", "h.2.attn.masked_bias"}, {"llama", "model.layers.0.self_attn.rotary_emb.inv_freq"}}));
+  const Changed changed(name, [tensor = tensor](File& file) {
+    if (file.bytes.contains(tensor)) return;
+    file.tensors.push_back({tensor, "F32", {1}});
+    file.bytes[tensor].resize(4);
+  });
+  const HuggingFaceModel model = import_ok(changed.folder / "");
+  const test::TemporaryFolder out;
+  const HuggingFaceExport options{.types = model.imported.folder().types()};
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), out / "out", options).ok());
+  std::set<std::string> expected, found;
+  for (const auto& each : File::read(fixture(name) / "model.safetensors").tensors)
+    if (!each.name.ends_with(".attn.bias") && !each.name.ends_with(".attn.masked_bias")) expected.insert(each.name);
+  for (const auto& each : File::read(out / "out/model.safetensors").tensors) found.insert(each.name);
+  CHECK(found == expected);
 }
 
 TEST_CASE("a model of any number of shards is read with few free descriptors, whatever the order of its shards") {
