@@ -48,15 +48,13 @@ bool has_tokenizer(const std::optional<std::filesystem::path>& source, const dat
          std::ranges::is_permutation(own->ends(), tokenizer.ends());
 }
 
-Status export_checkpoint(const run::ModelFolder& folder, const models::ReadParameter& read,
+Status export_checkpoint(const run::ModelFolder& folder, const run::ReadParameter& read,
                          const ExportArguments& arguments) {
   models::HuggingFaceExport options = options_of(arguments);
   options.source = folder.source;
   if (folder.source) {
     LANCET_ASSIGN(options.types, models::kept_types(*folder.source));
   }
-  if (const std::string& named = folder.config.data.tokenizer; !folder.tokenizer && !named.empty())
-    log::warn("{}: the run's tokenizer was not found from the current folder and is not exported", named);
   options.bounds = folder.bounds;
   if (folder.tokenizer && folder.tokenizer != folder.source) {
     LANCET_ASSIGN(const data::Tokenizer tokenizer, data::Tokenizer::load(*folder.tokenizer));
@@ -68,7 +66,17 @@ Status export_checkpoint(const run::ModelFolder& folder, const models::ReadParam
   return models::export_hugging_face(models::exported_model(folder.config), read, arguments.out, options);
 }
 
-Status export_model(const ExportArguments& arguments) {
+// Config error, which rank 0 reports: several ranks would make the same folder.
+Status check_alone(const comm::Communicator& world) {
+  if (world.size() == 1) return {};
+  return Error{
+      ExitCode::config,
+      fmt::format("expected one process, found {} ranks: import and export start without a launcher", world.size()),
+      true};
+}
+
+Status export_model(const ExportArguments& arguments, comm::Communicator& world) {
+  LANCET_TRY(check_alone(world));
   LANCET_TRY(run::check_new_folder(arguments.out, 0));  // before the model is read
   if (config::is_hugging_face(arguments.from)) return export_folder(arguments);
   // An export reads each value once, and checks it then. After an error in reading, load_newest() tries another
@@ -83,9 +91,10 @@ Status export_model(const ExportArguments& arguments) {
     if (readable.ok()) exported = export_checkpoint(found, read, arguments);
     return readable;
   };
-  const auto alone = comm::make_self();
-  LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, *alone, export_one));
+  LANCET_ASSIGN(const run::ModelFolder folder, run::load_newest(arguments.from, world, export_one));
   LANCET_TRY(exported);
+  if (const std::string& named = folder.config.data.tokenizer; !folder.tokenizer && !named.empty())
+    log::warn("{}: the run's tokenizer was not found from the current folder and is not exported", named);
   log::info("{}: {}, step {}, as Hugging Face's {}", arguments.out, folder.name(), folder.checkpoint.manifest().step,
             folder.config.model.has_moe() && !folder.config.model.family().file.moe_type.empty()
                 ? "format (model_type gpt2_moe, which transformers does not know)"
@@ -95,38 +104,32 @@ Status export_model(const ExportArguments& arguments) {
 
 std::string megabytes(std::int64_t bytes) { return fmt::format("{:.1f} MB", double(bytes) * 1e-6); }
 
-// Returns a function that shows a progress bar, which appears after two seconds.
-std::function<void(std::int64_t done, std::int64_t bytes)> show_in(const char* what) {
-  return [bar = std::make_shared<ProgressBar>(what, 2)](std::int64_t done, std::int64_t bytes) {
-    bar->show(double(done) / double(bytes), megabytes(done));
-  };
-}
-
 struct ImportArguments {
   std::string from, out;
   models::Upcycle upcycle;
   std::vector<std::string> accepted;
 };
 
-Status import_model(const ImportArguments& arguments) {
+Status import_model(const ImportArguments& arguments, const comm::Communicator& world) {
+  LANCET_TRY(check_alone(world));
   std::optional<models::Upcycle> upcycle;
   if (arguments.upcycle.experts > 0) upcycle = arguments.upcycle;
   LANCET_TRY(run::check_run_name("--out", arguments.out));
   LANCET_TRY(run::check_new_folder(arguments.out, 0));
-  models::ImportWatch watch;
-  watch.begin = [&](std::int64_t bytes) -> Status {
-    log::info("{}: {} of weights to be written", arguments.out, megabytes(bytes));
-    return run::check_new_folder(arguments.out, bytes);
+  LANCET_ASSIGN(auto model, models::ImportedModel::open(arguments.from, upcycle, arguments.accepted));
+  const run::RankShare weights = run::shares_of(models::reserve_whole_store(model.config().model)).front();
+  log::info("{}: {} of weights to be written", arguments.out, megabytes(std::int64_t(weights.bytes)));
+  ProgressBar bar("import", 2);
+  const auto show = [&](std::int64_t done, std::int64_t bytes) {
+    bar.show(double(done) / double(bytes), megabytes(done));
   };
-  watch.progress = show_in("import");
-  LANCET_ASSIGN(models::HuggingFaceModel model,
-                models::import_hugging_face(arguments.from, upcycle, watch, arguments.accepted));
   std::function<Status(const std::filesystem::path&)> keep;  // an upcycled model is another one
-  if (!upcycle) keep = [&](const std::filesystem::path& to) { return model.folder.keep_files(to); };
-  LANCET_TRY(
-      run::save_model(arguments.out, model.config, model.store, model.tokenizer, show_in("write"), model.bounds, keep));
+  if (!upcycle) keep = std::bind_front(&models::HuggingFaceFolder::keep_files, &model.folder());
+  LANCET_TRY(run::save_model(arguments.out, model.config(), weights,
+                             std::bind_front(&models::ImportedModel::read, &model), model.tokenizer(), show,
+                             model.bounds(), keep));
   log::info("{}: config.json and checkpoints/step-000000 of {}{}", arguments.out, arguments.from,
-            model.tokenizer ? ", the tokenizer" : "");
+            model.tokenizer() ? ", the tokenizer" : "");
   return {};
 }
 
@@ -150,7 +153,9 @@ void add_export(CLI::App& app, Selection& selection) {
       ->check(CLI::IsMember({"fp32", "bf16"}));
   add_number(*command, "--max-shard-gb", arguments->shard_gb,
              "A larger model is split into files of at most this size, or of one tensor; 0: one file", between(0, 1e6));
-  command->callback([arguments, &selection] { selection.local = [arguments] { return export_model(*arguments); }; });
+  command->callback([arguments, &selection] {
+    selection.ranked = [arguments](comm::Communicator& world, int) { return export_model(*arguments, world); };
+  });
 }
 
 void add_import(CLI::App& app, Selection& selection) {
@@ -179,7 +184,9 @@ void add_import(CLI::App& app, Selection& selection) {
       ->needs(upcycle)
       ->check(between(0, 10));
   add_seed_option(*command, arguments->upcycle.seed, "Upcycling: seed of the noise and the gates")->needs(upcycle);
-  command->callback([arguments, &selection] { selection.local = [arguments] { return import_model(*arguments); }; });
+  command->callback([arguments, &selection] {
+    selection.ranked = [arguments](comm::Communicator& world, int) { return import_model(*arguments, world); };
+  });
 }
 
 }  // namespace lancet::cli

@@ -28,10 +28,12 @@ Status encode(const EncodeArguments& arguments) {
   for (bool done = arguments.text.has_value(); !done;) {
     LANCET_ASSIGN(done, read_standard_input(text, std::chrono::seconds(1)));
   }
-  LANCET_ASSIGN(auto ids, tokenizer.encode(text, arguments.special));
-  if (tokenizer.adds_eos()) ids.push_back(tokenizer.eos());
+  auto ids = tokenizer.encode(text, arguments.special);
+  if (!ids.ok() && arguments.text) return config_error("--text: " + ids.error().message);
+  if (!ids.ok()) return data_error("standard input: " + ids.error().message);
+  if (tokenizer.adds_eos()) ids->push_back(tokenizer.eos());
   std::string line;
-  for (data::TokenId id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
+  for (data::TokenId id : *ids) line += (line.empty() ? "" : " ") + std::to_string(id);
   return print(line + "\n");
 }
 

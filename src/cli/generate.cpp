@@ -61,21 +61,6 @@ struct GenerateArguments {
 // Bytes of a prompt: far more than any window holds. Endless input must not fill the memory.
 constexpr std::size_t most_input = 16 << 20;
 
-Result<Ids> parse_ids(std::string_view text, std::int64_t vocabulary) {
-  Ids ids;
-  for (std::size_t at = 0; (at = text.find_first_not_of(" \t\n", at)) != std::string_view::npos;) {
-    const std::string_view word = text.substr(at, text.find_first_of(" \t\n", at) - at);
-    std::int32_t id = -1;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (error != std::errc() || end != word.data() + word.size() || id < 0 || id >= vocabulary)
-      return data_error(fmt::format("prompt: expected token ids, whole numbers below {} with spaces between, found {}",
-                                    vocabulary, shown(word)));
-    ids.push_back(id);
-    at += word.size();
-  }
-  return ids;
-}
-
 class Generation {
  public:
   Generation(const GenerateArguments& arguments, comm::Communicator& world, int local_ranks)
@@ -117,10 +102,11 @@ class Generation {
       return {};
     }
     std::filesystem::path folder = arguments_.tokenizer;
-    if (folder.empty() && !model_->tokenizer())
-      return config_error(fmt::format(
-          "expected a tokenizer: --tokenizer DIR, or --ids for token ids; found none in {}, which the run in {} names",
-          shown(model_->config().data.tokenizer), arguments_.model->from));
+    if (folder.empty() && !model_->tokenizer()) {
+      const std::string &named = model_->config().data.tokenizer, &from = arguments_.model->from;
+      return config_error(fmt::format("expected a tokenizer: --tokenizer DIR, or --ids for token ids; found none in {}",
+                                      named.empty() ? from : fmt::format("{}, which {} names", shown(named), from)));
+    }
     if (folder.empty()) folder = *model_->tokenizer();
     LANCET_ASSIGN(tokenizer_, data::Tokenizer::load(folder));
     const std::int64_t vocabulary = model_->config().model.vocab_size;
@@ -166,17 +152,37 @@ class Generation {
     return text;
   }
 
+  // Of a prompt that cannot be used: one on the command line, or what was read.
+  Error refused(const std::string& why) const {
+    return arguments_.has_prompt ? config_error("--prompt: " + why) : data_error("standard input: " + why);
+  }
+
   Result<Ids> encode(std::string text) const {
     if (!arguments_.has_prompt) {
       if (text.size() > most_input)
-        return data_error(
-            fmt::format("standard input: expected a prompt of at most {} MiB, found more", most_input >> 20));
+        return refused(fmt::format("expected a prompt of at most {} MiB, found more", most_input >> 20));
       if (text.ends_with('\n')) text.pop_back();  // the final newline of echo and editors
     }
-    if (arguments_.ids) return parse_ids(text, model_->config().model.vocab_size);
+    if (arguments_.ids) return parse_ids(text);
     auto ids = tokenizer_->encode(text, arguments_.special);
-    if (!ids.ok()) return data_error("prompt: " + ids.error().message);
+    if (!ids.ok()) return refused(ids.error().message);
     return Ids(ids->begin(), ids->end());
+  }
+
+  Result<Ids> parse_ids(std::string_view text) const {
+    const std::int64_t vocabulary = model_->config().model.vocab_size;
+    Ids ids;
+    for (std::size_t at = 0; (at = text.find_first_not_of(" \t\n", at)) != std::string_view::npos;) {
+      const std::string_view word = text.substr(at, text.find_first_of(" \t\n", at) - at);
+      std::int32_t id = -1;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+      if (error != std::errc() || end != word.data() + word.size() || id < 0 || id >= vocabulary)
+        return refused(fmt::format("expected token ids, whole numbers below {} with spaces between, found {}",
+                                   vocabulary, shown(word)));
+      ids.push_back(id);
+      at += word.size();
+    }
+    return ids;
   }
 
   // Starts an empty prompt with the token that begins a text.
@@ -187,14 +193,13 @@ class Generation {
     }
     const std::string expected =
         tokenizer_ ? "at least one character, since the tokenizer has no token that begins a text" : "at least one id";
-    if (arguments_.has_prompt) return config_error(fmt::format("--prompt: expected {}, found none", expected));
-    return data_error(fmt::format("standard input: expected {}, found none", expected));
+    return refused(fmt::format("expected {}, found none", expected));
   }
 
   Status check_prompt() const {
     if (std::ssize(prompt_) > decoder_->window())
-      return config_error(fmt::format("prompt: expected at most the model's window of {} tokens, found {}",
-                                      decoder_->window(), prompt_.size()));
+      return refused(fmt::format("expected at most the model's window of {} tokens, found {}", decoder_->window(),
+                                 prompt_.size()));
     return {};
   }
 
@@ -309,8 +314,7 @@ Status evaluate(const EvalArguments& arguments, comm::Communicator& world, int l
   if (options.data.empty()) options.data = model->config().data.eval;
   if (options.data.empty())
     return Error{ExitCode::config,
-                 fmt::format("expected --data FILE, since the run in {} names no data.eval", arguments.model->from),
-                 true};
+                 fmt::format("expected --data FILE, since {} names no data.eval", arguments.model->from), true};
   LANCET_ASSIGN(const models::EvaluateResult result, models::evaluate(*model, world, options));
   if (world.rank() != 0) return {};
   if (arguments.json)

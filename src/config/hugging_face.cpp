@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -129,7 +130,10 @@ class ConfigReader {
 
   Result<Config> operator()() {
     LANCET_ASSIGN(ordered_json text, read_text(file_));
-    if (!text.value("rope_parameters", ordered_json()).is_null()) rope_ = "rope_parameters";
+    if (const json rope = text.value("rope_parameters", ordered_json()); !rope.is_null()) {
+      rope_ = "rope_parameters";
+      if (rope.is_object() && rope.contains("rope_theta")) spelled_["rope_theta"] = "rope_parameters.rope_theta";
+    }
     LANCET_TRY(to_version_4(text, file_));
     const json type = text.value("model_type", json());
     const auto [family, is_moe_type] = family_of(type);
@@ -150,12 +154,11 @@ class ConfigReader {
     LANCET_TRY(check_needed());
     const json whole{{"model", model_}, {"train", {{"micro_batch_size", 1}}}};
     auto config = parse(json_text(whole), file_.string());
-    if (!config.ok()) return data_error(config.error().message);
+    if (!config.ok()) return of_file(config.error().message);
     config->train.micro_batch_size = config->model.router_group_size.value_or(1);  // a multiple of it
     config->train.seq_len = std::min<std::int64_t>(config->model.n_positions, 4096);
     config->train.lr = 1e-5;
-    if (const Status status = check(*config, 1); !status.ok())
-      return data_error(fmt::format("{}: {}", file_.string(), status.error().message));
+    if (const Status status = check(*config, 1); !status.ok()) return of_file(status.error().message);
     if (is_moe_type && !config->model.has_moe())
       return wrong(file_, "moe_layer_freq", fmt::format("1 or more in a {}", format_->moe_type),
                    "0: no layer of experts");
@@ -184,6 +187,7 @@ class ConfigReader {
     for_each_field([&](const FileField& field) {
       if (key != field.name && key != field.other_name) return;
       ours = true;
+      spelled_.emplace(field.name, key == "rope_scaling" ? std::string(rope_) : key);
       json now = value;
       if (key == "rope_scaling") status = read_rope(value, now);
       if (!status.ok()) return;
@@ -204,6 +208,24 @@ class ConfigReader {
   Error unknown(const std::string& name, const std::string& kind) const {
     return wrong(file_, cut(name, 60), kind + " that is known here",
                  fmt::format("another one; --accept-field {} passes it over", cut(name, 60)));
+  }
+
+  // A run config's error as one of the file, which has no sections, and fields under names of its own.
+  Error of_file(std::string_view message) const {
+    constexpr std::string_view section = "model.";
+    std::string text = file_.string() + ": ";
+    for (const std::string_view start : {std::string_view(text), std::string_view("config: ")})
+      if (message.starts_with(start)) message.remove_prefix(start.size());
+    for (std::size_t at; (at = message.find(section)) != message.npos;) {
+      text += message.substr(0, at);
+      message.remove_prefix(at + section.size());
+      const auto end = std::ranges::find_if_not(message, [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
+      const std::string name(message.begin(), end);
+      const auto spelled = spelled_.find(name);
+      text += spelled == spelled_.end() ? name : spelled->second;
+      message.remove_prefix(name.size());
+    }
+    return data_error(text + std::string(message));
   }
 
   // A field that has a value of another model.
@@ -261,7 +283,7 @@ class ConfigReader {
     if (!missing.empty()) return wrong(file_, missing, "a value", "no such field");
     for (const FileField& field : format_->fields)  // of moe_fields, null may be a value
       if (field.needed && family_->has(field.name) && model_.at(field.name).is_null())
-        return wrong(file_, field.name, "a value", "null");
+        return wrong(file_, spelled_.at(std::string(field.name)), "a value", "null");
     return {};
   }
 
@@ -270,7 +292,8 @@ class ConfigReader {
   const Family* family_ = nullptr;
   const FileFormat* format_ = nullptr;
   bool has_experts_ = false;
-  std::string_view rope_ = "rope_scaling";  // the file's name for it
+  std::string_view rope_ = "rope_scaling";      // the file's name for it
+  std::map<std::string, std::string> spelled_;  // the file's names of the fields that it has
   json blocks_;
   bool whole_window_ = false;  // attention's window holds the longest sequence
   json model_ = json::object();

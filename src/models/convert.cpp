@@ -1,12 +1,12 @@
-// An import fills a store of the whole model from a folder (folder.cpp), parameter by parameter in the files' order.
-// Upcycling writes a dense FFN to every expert with noise, and draws the gates' weights. An export writes the first
-// layout of each parameter (layout.h), tensor by tensor.
+// An import reads the values of a folder (folder.cpp) where its checkpoint needs them. Upcycling reads a dense FFN
+// again for every expert and adds noise, and draws the gates' weights. An export writes the first layout of each
+// parameter (layout.h), tensor by tensor.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <new>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "files.h"
@@ -18,49 +18,17 @@
 #include "lancet/model/transformer.h"
 #include "lancet/models/hugging_face.h"
 #include "lancet/run/checkpoint_tensors.h"
-#include "lancet/run/rank_device.h"
 #include "lancet/run/run_folder.h"
 #include "layout.h"
 
 namespace lancet::models {
 namespace {
 
-// Bytes of the whole model's parameters in f32.
-std::int64_t weight_bytes(const ir::Program& program) {
-  std::int64_t bytes = 0;
-  for (const ir::Tensor& tensor : program.tensors)
-    if (tensor.kind == ir::TensorKind::parameter) bytes += ir::bytes(tensor.type);
-  return bytes;
-}
-
 // Of one rank, which holds all of each tensor.
 ir::Program whole_program(const config::Model& model) {
   ir::Program program = model::build_forward(model, {.mode = model::Mode::generate});
   for (ir::Tensor& tensor : program.tensors) tensor.sharding.reset();
   return program;
-}
-
-Status check_whole_memory(const ir::Program& program) {
-  std::int64_t largest = 0;
-  for (const ir::Tensor& tensor : program.tensors) {
-    if (tensor.kind != ir::TensorKind::parameter) continue;
-    const std::int64_t experts =
-        run::holds_experts(tensor.name) ? tensor.type.shape[0] : 1;  // files hold them one by one
-    largest = std::max(largest, ir::bytes(tensor.type) / experts);
-  }
-  constexpr std::int64_t copies = 3;  // of the tensor being read: as in the file, as f32, transposed
-  return run::check_memory(weight_bytes(program) + copies * largest, 1, "the whole model in fp32");
-}
-
-Result<runtime::TensorStore> make_store(const ir::Program& program) {
-  try {
-    runtime::TensorStore store;
-    store.add(program);
-    return store;
-  } catch (const std::bad_alloc&) {
-    return config_error(fmt::format("expected {} MB of memory for the whole model in fp32, found less",
-                                    weight_bytes(program) / 1'000'000));
-  }
 }
 
 // A model of another family with the fields that both families have, and defaults for the others.
@@ -85,116 +53,6 @@ Result<config::Model> in_family(const config::Model& model, const config::Family
   return config.model;
 }
 
-class Import {
- public:
-  Import(HuggingFaceFolder folder, const std::optional<Upcycle>& upcycle, const ImportWatch& watch)
-      : folder_(std::move(folder)), upcycle_(upcycle), watch_(watch) {}
-
-  Result<HuggingFaceModel> operator()() {
-    HuggingFaceModel model{std::move(folder_), {}, {}};
-    model.config = model.folder.config();
-    LANCET_TRY(upcycle(model));
-    const ir::Program program = whole_program(model.config.model);
-    bytes_in_all_ = weight_bytes(program);
-    LANCET_TRY(check_whole_memory(program));
-    LANCET_TRY(watch_.begin(bytes_in_all_));
-    LANCET_ASSIGN(model.store, make_store(program));
-    LANCET_TRY(read(model));
-    LANCET_TRY(model.folder.check_head());
-    model.folder.close();
-    model.tokenizer = model.folder.tokenizer();
-    LANCET_ASSIGN(model.bounds, model.folder.bounds(model.tokenizer.has_value()));
-    return model;
-  }
-
- private:
-  Status upcycle(HuggingFaceModel& model) const {
-    if (!upcycle_) return {};
-    config::Config& config = model.config;
-    if (config.model.has_moe())
-      return config_error(fmt::format("upcycle: expected a dense model in {}, found a mixture of {} experts",
-                                      model.folder.path().string(), config.model.num_local_experts.value()));
-    config::Model& made = config.model;
-    const config::Family& family = *config::find_family(made.family().mixture);
-    const bool is_other = &family != &made.family();
-    if (is_other) {
-      LANCET_ASSIGN(made, in_family(made, family, (model.folder.path() / "config.json").string()));
-    }
-    made.num_local_experts = upcycle_->experts;
-    made.num_experts_per_tok = 1;
-    made.moe_layer_freq = upcycle_->layer_freq.value_or(2);
-    if (!is_other) return config::check(config, 1);
-    made.moe_layer_freq = upcycle_->layer_freq.value_or(1);
-    if (made.moe_layer_freq != 1 && !family.has("decoder_sparse_step"))
-      return config_error(fmt::format("--moe-layer-freq: expected 1, since all blocks of {} have experts, found {}",
-                                      family.name, made.moe_layer_freq));
-    // Two whose weights sum to 1, so that copies without noise compute what the FFN did.
-    made.num_experts_per_tok = std::min<std::int64_t>(2, upcycle_->experts);
-    made.norm_topk_prob = true;
-    return config::check(config, 1);
-  }
-
-  Status read(HuggingFaceModel& model) {
-    std::map<std::string, model::Parameter> wanted;
-    for (const model::Parameter& p : model::parameters(model.config.model)) wanted.emplace(p.name, p);
-    HuggingFaceFolder& folder = model.folder;
-    for (const std::string& name : folder.parameters()) {
-      if (wanted.erase(name) > 0) {
-        LANCET_TRY(run::fill_parameter(model.store, name, [&](const FlatRange& elements, std::span<float> values) {
-          const Status status = folder.read(name, elements, values);
-          return status.ok() ? count(values.size_bytes()) : status;
-        }));
-        continue;
-      }
-      std::string of_experts = name;  // the store has experts in place of this block's dense FFN
-      of_experts.replace(name.find(".mlp."), 5, ".moe.experts.");
-      LANCET_TRY(spread(name, wanted.at(of_experts), model));
-      wanted.erase(of_experts);
-    }
-    for (const auto& [name, parameter] : wanted) {  // what a dense model lacks: the gates
-      values_.resize(std::size_t(parameter.shape.elements()));
-      model::initialize(parameter, upcycle_->seed, ir::held_elements(parameter.shape, {}, {}, 0), values_);
-      LANCET_TRY(write(model.store, name, 0, values_));
-    }
-    return {};
-  }
-
-  Status spread(const std::string& dense, const model::Parameter& experts, HuggingFaceModel& model) {
-    values_.resize(std::size_t(experts.shape.elements() / experts.shape[0]));
-    LANCET_TRY(model.folder.read(dense, {0, std::ssize(values_)}, values_));
-    double squares = 0;
-    for (float x : values_) squares += double(x) * double(x);
-    const double deviation = upcycle_->noise * std::sqrt(squares / double(values_.size()));
-    const bool noisy = experts.deviation && deviation != 0;
-    std::vector<float> mine(noisy ? values_.size() : 0);
-    for (std::int64_t e = 0; e < upcycle_->experts; ++e) {
-      if (noisy) {
-        Philox(upcycle_->seed, stream_of(fmt::format("upcycle.{}.{}", experts.name, e))).normals(0, mine);
-        for (std::size_t i = 0; i < values_.size(); ++i) mine[i] = values_[i] + float(deviation * double(mine[i]));
-      }
-      LANCET_TRY(
-          write(model.store, experts.name, std::size_t(e) * values_.size() * sizeof(float), noisy ? mine : values_));
-    }
-    return {};
-  }
-
-  Status write(runtime::TensorStore& store, const std::string& name, std::size_t at, std::span<const float> values) {
-    LANCET_TRY(store.write(store[name], at, std::as_bytes(values)));
-    return count(values.size_bytes());
-  }
-
-  Status count(std::size_t bytes) {
-    watch_.progress(written_ += std::int64_t(bytes), bytes_in_all_);
-    return {};
-  }
-
-  HuggingFaceFolder folder_;
-  const std::optional<Upcycle>& upcycle_;
-  const ImportWatch& watch_;
-  std::int64_t written_ = 0, bytes_in_all_ = 0;
-  std::vector<float> values_;
-};
-
 }  // namespace
 
 runtime::TensorStore reserve_whole_store(const config::Model& model) {
@@ -204,10 +62,83 @@ runtime::TensorStore reserve_whole_store(const config::Model& model) {
   return store;
 }
 
-Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle,
-                                             const ImportWatch& watch, std::span<const std::string> accepted) {
+ImportedModel::ImportedModel(HuggingFaceFolder folder) : folder_(std::move(folder)), config_(folder_.config()) {}
+
+Result<ImportedModel> ImportedModel::open(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle,
+                                          std::span<const std::string> accepted) {
   LANCET_ASSIGN(HuggingFaceFolder opened, HuggingFaceFolder::open(folder, accepted));
-  return Import(std::move(opened), upcycle, watch)();
+  ImportedModel model(std::move(opened));
+  if (upcycle) LANCET_TRY(model.upcycle(*upcycle));
+  LANCET_TRY(model.folder_.check_head());
+  model.tokenizer_ = model.folder_.tokenizer();
+  LANCET_ASSIGN(model.bounds_, model.folder_.bounds(model.tokenizer_.has_value()));
+  return model;
+}
+
+Status ImportedModel::upcycle(const Upcycle& upcycle) {
+  upcycle_ = upcycle;
+  config::Model& made = config_.model;
+  if (made.has_moe())
+    return config_error(fmt::format("upcycle: expected a dense model in {}, found a mixture of {} experts",
+                                    folder_.path().string(), made.num_local_experts.value()));
+  const config::Family& family = *config::find_family(made.family().mixture);
+  const bool is_other = &family != &made.family();
+  if (is_other) {
+    LANCET_ASSIGN(made, in_family(made, family, (folder_.path() / "config.json").string()));
+  }
+  made.num_local_experts = upcycle.experts;
+  made.num_experts_per_tok = 1;
+  made.moe_layer_freq = upcycle.layer_freq.value_or(is_other ? 1 : 2);
+  if (is_other) {
+    if (made.moe_layer_freq != 1 && !family.has("decoder_sparse_step"))
+      return config_error(fmt::format("--moe-layer-freq: expected 1, since all blocks of {} have experts, found {}",
+                                      family.name, made.moe_layer_freq));
+    // Two whose weights sum to 1, so that copies without noise compute what the FFN did.
+    made.num_experts_per_tok = std::min<std::int64_t>(2, upcycle.experts);
+    made.norm_topk_prob = true;
+  }
+  const std::vector<std::string> all = folder_.parameters();
+  const std::set<std::string> there(all.begin(), all.end());
+  LANCET_TRY(config::check(config_, 1));
+  for (const model::Parameter& parameter : model::parameters(made))
+    if (!there.contains(parameter.name)) made_.emplace(parameter.name, parameter);
+  return {};
+}
+
+Status ImportedModel::read(const std::string& parameter, const FlatRange& elements, std::span<float> to,
+                           std::int64_t step) {
+  const auto at = made_.find(parameter);
+  if (at == made_.end()) return folder_.read(parameter, elements, to, step);
+  const model::Parameter& made = at->second;
+  if (!made.is_experts) {  // a gate
+    model::initialize(made, upcycle_.seed, {{elements.begin, 0, elements.size()}}, to);
+    return {};
+  }
+  const std::int64_t each = made.shape.elements() / made.shape[0];
+  const std::int64_t expert = elements.begin / each, first = elements.begin % each;
+  constexpr std::string_view experts = ".moe.experts.";
+  std::string dense = parameter;
+  dense.replace(dense.find(experts), experts.size(), ".mlp.");
+  LANCET_TRY(folder_.read(dense, {first, first + elements.size()}, to));
+  if (!made.deviation || upcycle_.noise == 0) return {};
+  LANCET_ASSIGN(const double deviation, deviation_of(dense, each));
+  noise_.resize(to.size());
+  Philox(upcycle_.seed, stream_of(fmt::format("upcycle.{}.{}", parameter, expert))).normals(first, noise_);
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += float(deviation * double(noise_[i]));
+  return {};
+}
+
+Result<double> ImportedModel::deviation_of(const std::string& dense, std::int64_t elements) {
+  if (const auto known = deviations_.find(dense); known != deviations_.end()) return known->second;
+  double squares = 0;
+  std::vector<float> values;
+  for (std::int64_t at = 0, most = 1 << 20; at < elements; at += most) {
+    const FlatRange range{at, std::min(elements, at + most)};
+    values.resize(std::size_t(range.size()));
+    LANCET_TRY(folder_.read(dense, range, values));
+    for (const float x : values) squares += double(x) * double(x);
+  }
+  return deviations_[dense] = upcycle_.noise * std::sqrt(squares / double(elements));
 }
 
 namespace {
@@ -253,7 +184,7 @@ struct Shard {
 
 class Export {
  public:
-  Export(const config::Model& model, const ReadParameter& read, const HuggingFaceExport& options)
+  Export(const config::Model& model, const run::ReadParameter& read, const HuggingFaceExport& options)
       : model_(model), read_(read), options_(options) {}
 
   // Assigns tensors to files in order; a file ends when the next tensor would not fit. Returns the bytes of all
@@ -364,7 +295,7 @@ class Export {
   }
 
   const config::Model& model_;
-  const ReadParameter& read_;
+  const run::ReadParameter& read_;
   std::filesystem::path folder_;
   const HuggingFaceExport& options_;
   std::vector<Shard> shards_;
@@ -381,7 +312,7 @@ config::Model exported_model(const config::Config& config) {
   return model;
 }
 
-Status export_hugging_face(const config::Model& model, const ReadParameter& read, const std::filesystem::path& out,
+Status export_hugging_face(const config::Model& model, const run::ReadParameter& read, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
   if (model.family().file.tensors[0].empty())
     return config_error(

@@ -59,7 +59,6 @@ class TensorFiles {
   // Fills `bytes` with the tensor's from byte `at` on. One file is open at a time, so tensors are best read file by
   // file. Data errors: the file was changed since open(), or cannot be read.
   Status read(const FoundTensor& found, std::uint64_t at, std::span<std::byte> bytes);
-  void close() { open_.reset(); }
 
  private:
   Status open_shards(const std::filesystem::path& folder);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <set>
 
@@ -232,8 +233,6 @@ Status HuggingFaceFolder::read(const std::string& parameter, const FlatRange& el
   return {};
 }
 
-void HuggingFaceFolder::close() { parts_->files.close(); }
-
 Status HuggingFaceFolder::check_head() {
   const config::Model& model = parts_->config.model;
   const FoundTensor* found = parts_->files.find(head);
@@ -331,10 +330,8 @@ Result<TensorTypes> kept_types(const std::filesystem::path& folder) {
 }
 
 Status load_parameters(HuggingFaceFolder& folder, runtime::TensorStore& store) {
-  for (const std::string& name : folder.parameters())
-    LANCET_TRY(run::fill_parameter(store, name, [&](const FlatRange& elements, std::span<float> values) {
-      return folder.read(name, elements, values);
-    }));
+  const run::ReadParameter read = std::bind_front(&HuggingFaceFolder::read, &folder);
+  for (const std::string& name : folder.parameters()) LANCET_TRY(run::fill_parameter(store, name, read));
   return {};
 }
 

@@ -278,7 +278,7 @@ std::vector<RankShare> shares_of(const runtime::TensorStore& store) {
   return shares;
 }
 
-Status fill_parameter(runtime::TensorStore& store, const std::string& name, const ReadElements& read) {
+Status fill_parameter(runtime::TensorStore& store, const std::string& name, const ReadParameter& read) {
   const runtime::NamedTensor* tensor = store.find(name);
   if (!tensor || tensor->elsewhere) return {};
   std::vector<std::string> holders{name};
@@ -291,8 +291,8 @@ Status fill_parameter(runtime::TensorStore& store, const std::string& name, cons
     const std::vector<ir::HeldRun> block = ir::of_held(runs, {at, std::min(all, at + most)});
     values.resize(std::size_t(ir::elements_of(block)));
     for (const ir::HeldRun& run : block)
-      LANCET_TRY(read({run.whole, run.whole + run.count},
-                      std::span(values).subspan(std::size_t(run.held), std::size_t(run.count))));
+      LANCET_TRY(read(name, {run.whole, run.whole + run.count},
+                      std::span(values).subspan(std::size_t(run.held), std::size_t(run.count)), 1));
     for (const std::string& each : holders) {
       const FlatRange range = store.range_of(each);  // a master may be a part
       const std::int64_t begin = std::max(at, range.begin), end = std::min(at + std::ssize(values), range.end);

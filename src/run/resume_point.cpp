@@ -322,6 +322,10 @@ Result<config::Config> adapted(config::Config config, const checkpoint::Checkpoi
                                int ranks, std::vector<std::string>& notes) {
   const Manifest& manifest = from.manifest();
   const std::string where = from.path().string();
+  if (const auto saved = config::parse_saved(manifest.config, where);
+      saved.ok() && &saved->model.family() != &config.model.family())
+    return config_error(fmt::format("model.model_type: expected \"{}\", as in {}, found \"{}\"",
+                                    saved->model.family().name, where, config.model.family().name));
   LANCET_TRY(take_experts(config, manifest, ranks, where, notes));
   if (kind == ResumePoint::Kind::resume) {
     const std::string optimizer(config::name(config.train.optimizer));

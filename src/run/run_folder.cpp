@@ -182,34 +182,31 @@ std::optional<fs::path> find_tokenizer(const config::Config& config, const fs::p
   return {};
 }
 
-// Copies in chunks, since the store may be on a device.
-Status append(const runtime::TensorStore& store, const Source& source, checkpoint::SafetensorsWriter& writer,
-              const std::function<void(std::uint64_t)>& count) {
-  constexpr std::uint64_t most = 4 << 20;
-  std::vector<std::byte> chunk;
-  const runtime::NamedTensor& tensor = store.all().find(source.name)->second;
-  for (std::uint64_t done = 0; done < source.bytes; done += chunk.size()) {
-    chunk.resize(std::min(most, source.bytes - done));
-    LANCET_TRY(read_f32(store, tensor, source.at + done, chunk));
-    LANCET_TRY(writer.append(chunk));
-    count(chunk.size());
+Status append(const Source& source, const ReadParameter& read, checkpoint::SafetensorsWriter& writer,
+              const std::function<void(std::size_t)>& count) {
+  constexpr std::int64_t most = 1 << 20;
+  std::vector<float> values;
+  for (std::int64_t at = source.elements.begin; at < source.elements.end; at += std::ssize(values)) {
+    values.resize(std::size_t(std::min(most, source.elements.end - at)));
+    LANCET_TRY(read(source.name, {at, at + std::ssize(values)}, values, 1));
+    LANCET_TRY(writer.append(std::as_bytes(std::span(values))));
+    count(4 * values.size());
   }
   return {};
 }
 
-Status write_weights(const fs::path& run, const config::Config& config, const runtime::TensorStore& store,
-                     std::uint64_t tokenizer_hash, const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const RankShare share = shares_of(store).front();
-  const checkpoint::Shard& weights = share.shards.front();
+Status write_weights(const fs::path& run, const config::Config& config, const RankShare& weights,
+                     const ReadParameter& read, std::uint64_t tokenizer_hash,
+                     const std::function<void(std::int64_t, std::int64_t)>& progress) {
   checkpoint::FileSystem& files = checkpoint::disk();
   const fs::path checkpoints = run / "checkpoints", folder = checkpoint::temporary_folder(checkpoints, 0);
   LANCET_TRY(files.make_folder(folder));
   checkpoint::ShardFile shard{.name = "model.safetensors"};
-  LANCET_ASSIGN(auto writer, checkpoint::SafetensorsWriter::create(files, folder / shard.name, weights.tensors));
-  std::uint64_t bytes = 0, done = 0;
-  for (std::size_t i = 0; i < weights.tensors.size(); ++i) bytes += share.sources[i].bytes;
-  const auto count = [&](std::uint64_t some) { progress(std::int64_t(done += some), std::int64_t(bytes)); };
-  for (std::size_t i = 0; i < weights.tensors.size(); ++i) LANCET_TRY(append(store, share.sources[i], writer, count));
+  LANCET_ASSIGN(auto writer,
+                checkpoint::SafetensorsWriter::create(files, folder / shard.name, weights.shards.front().tensors));
+  std::size_t done = 0;
+  const auto count = [&](std::size_t some) { progress(std::int64_t(done += some), std::int64_t(weights.bytes)); };
+  for (const Source& source : weights.sources) LANCET_TRY(append(source, read, writer, count));
   LANCET_TRY(writer.finish());
   shard.bytes = writer.bytes();
   shard.header_xxh3 = writer.header_hash();
@@ -312,10 +309,11 @@ Status write_bounds(const fs::path& folder, const data::TextBounds& bounds) {
   return checkpoint::write_file(checkpoint::disk(), name, json_text(config, {.indent = 2}) + "\n");
 }
 
-Status save_model(const fs::path& run, config::Config config, runtime::TensorStore& store,
+Status save_model(const fs::path& run, config::Config config, const RankShare& weights, const ReadParameter& read,
                   const std::optional<ModelTokenizer>& tokenizer,
                   const std::function<void(std::int64_t, std::int64_t)>& progress, const data::TextBounds& bounds,
                   const std::function<Status(const fs::path&)>& keep_source) {
+  LANCET_TRY(check_new_folder(run, std::int64_t(weights.bytes)));
   LANCET_ASSIGN(NewFolder folder, NewFolder::create(run));
   config.log.run_dir = run.string();
   if (keep_source) {
@@ -327,7 +325,8 @@ Status save_model(const fs::path& run, config::Config config, runtime::TensorSto
   }
   LANCET_TRY(checkpoint::write_file(checkpoint::disk(), folder.path() / "config.json", config::to_json(config)));
   LANCET_TRY(write_bounds(folder.path(), bounds));
-  LANCET_TRY(write_weights(folder.path(), config, store, tokenizer ? tokenizer->tokenizer.hash() : 0, progress));
+  LANCET_TRY(
+      write_weights(folder.path(), config, weights, read, tokenizer ? tokenizer->tokenizer.hash() : 0, progress));
   return folder.commit();
 }
 
@@ -380,7 +379,10 @@ NewFolder::~NewFolder() {
 Status NewFolder::commit() {
   checkpoint::FileSystem& files = checkpoint::disk();
   LANCET_TRY(files.sync_folder(temporary_));
-  LANCET_TRY(files.rename(temporary_, target_));
+  if (const Status renamed = files.rename(temporary_, target_); !renamed.ok()) {
+    LANCET_TRY(check_new_folder(target_, 0));  // another command may have made it meanwhile
+    return renamed;
+  }
   temporary_.clear();
   return files.sync_folder(target_.parent_path());
 }

@@ -118,7 +118,10 @@ TEST_CASE("wrong texts leave no files") {
   check_said(lancet("data tokenize --tokenizer " + (folder / "no-tok") + " --out " + (folder / "out.bin") + " " + book),
              3, {"no-tok"});
   CHECK(folder.names().size() == before);
-  check_said(test::shell("printf 'a\\377b' | " LANCET_BINARY " data encode --tokenizer " + tok), 3, {"UTF-8"});
+  check_said(test::shell("printf 'a\\377b' | " LANCET_BINARY " data encode --tokenizer " + tok), 3,
+             {"error: standard input: expected text in UTF-8, found byte 0xff at byte 1"});
+  check_said(test::shell(LANCET_BINARY " data encode --tokenizer " + tok + " --text \"$(printf 'a\\377b')\""), 2,
+             {"error: --text: expected text in UTF-8, found byte 0xff at byte 1"});
   check_said(test::shell("printf 'good text' | " LANCET_BINARY " data encode --tokenizer " + tok + " > /dev/full"), 3,
              {"cannot write standard output"});
 }

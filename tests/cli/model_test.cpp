@@ -11,6 +11,7 @@
 #include "lancet/base/utf8.h"
 #include "lancet/checkpoint/checkpoint.h"
 #include "lancet/config/config.h"
+#include "lancet/data/tokenize.h"
 #include "lancet/data/tokenizer.h"
 #include "program.h"
 #include "text.h"
@@ -197,6 +198,17 @@ TEST_CASE("import, generate, export and import again") {
 }
 
 #if defined(LANCET_HAVE_MPI)
+TEST_CASE("several ranks do not import or export") {
+  const TemporaryFolder folder;
+  const std::string run = imported(folder, "gpt2"), out = folder / "out";
+  for (const std::string command : {"export --to hf --from " + run, "import --from " + fixture("gpt2")}) {
+    const auto outcome = test::mpirun(2, command + " --out " + out);
+    check_said(outcome, 2, {"error: expected one process, found 2 ranks: import and export start without a launcher"});
+    CHECK(outcome.lines_with("error: ") == 1);
+    CHECK_FALSE(fs::exists(out));
+  }
+}
+
 TEST_CASE("ranks wait for a prompt longer than comm.timeout_s") {
   const TemporaryFolder folder;
   const std::string run = folder / "run", config = folder.write("small.json", test::small_config_text);
@@ -267,9 +279,10 @@ TEST_CASE("missing models and wrong options") {
   check_said(lancet(generate + "--top-k -3"), 2, {"top-k"});
   check_said(lancet(generate + "--max-tokens -1"), 2, {"max-tokens"});
   check_said(lancet(generate + "--dtype fp8"), 2, {"dtype"});
-  check_said(lancet("generate --ids --prompt '1 71' --from " + run), 3,
-             {"token ids, whole numbers below 71 with spaces between, found '71'"});
-  check_said(lancet("generate --ids --prompt '1 x' --from " + run), 3, {"found 'x'"});
+  const std::string ids = ": expected token ids, whole numbers below 71 with spaces between, found ";
+  check_said(lancet("generate --ids --prompt '1 71' --from " + run), 2, {"error: --prompt" + ids + "'71'"});
+  check_said(test::shell("echo 1 x | " LANCET_BINARY " generate --ids --from " + run), 3,
+             {"error: standard input" + ids + "'x'"});
   check_said(lancet("generate --ids --prompt '' --from " + run), 2, {"--prompt: expected at least one id, found none"});
   check_said(test::shell("printf '' | " LANCET_BINARY " generate --ids --from " + run), 3,
              {"standard input: expected at least one id, found none"});
@@ -283,11 +296,15 @@ TEST_CASE("missing models and wrong options") {
   CHECK(lancet(generate + "--max-tokens 1 --seed 18446744073709551615").code == 0);
   check_said(lancet("import --upcycle 2 --seed -1 --from " + fixture("gpt2") + " --out " + (folder / "x")), 2,
              {"--seed: expected a whole number"});
-  check_said(lancet("generate --prompt good --from " + run), 2, {"expected a tokenizer"});
+  const std::string tokenizer = "error: expected a tokenizer: --tokenizer DIR, or --ids for token ids; found none in ";
+  check_said(lancet("generate --prompt good --from " + run), 2, {tokenizer + run});
+  check_said(lancet("generate --prompt good --from " + fixture("mixtral")), 2, {tokenizer + fixture("mixtral")});
+  check_said(lancet("eval --from " + fixture("mixtral")), 2,
+             {"error: expected --data FILE, since " + fixture("mixtral") + " names no data.eval"});
   std::string long_prompt;
   for (int i = 0; i < 33; ++i) long_prompt += "7 ";
   check_said(lancet("generate --ids --prompt '" + long_prompt + "' --from " + run), 2,
-             {"window of 32 tokens, found 33"});
+             {"error: --prompt: expected at most the model's window of 32 tokens, found 33"});
   check_said(test::shell("head -c 20000000 /dev/zero | " LANCET_BINARY " generate --ids --from " + run), 3,
              {"at most 16 MiB"});
 
@@ -346,23 +363,24 @@ TEST_CASE("an empty prompt starts from the end-of-text token") {
   CHECK(result_of("generate --tokenizer " + tok + greedy + " </dev/null") == written);
 }
 
+// Changes a byte in the last tensor of a run's checkpoint.
+static void damage(const std::string& run, int step) {
+  const std::string path = run + "/checkpoints/step-00000" + std::to_string(step) + "/model-00001-of-00001.safetensors";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto at = static_cast<std::streamoff>(fs::file_size(path)) - 9;
+  file.seekg(at);
+  const char byte = static_cast<char>(file.get() ^ 0x10);
+  file.seekp(at);
+  file.put(byte);
+}
+
 TEST_CASE("eval, generate and export use the next older checkpoint if the newest has damaged bytes") {
   const TemporaryFolder folder;
   const std::string config = folder.write("c.json", test::small_config_text), run = folder / "run";
   REQUIRE(lancet("train " + config + " --set train.steps=3 --set train.save_interval=1 --run-dir " + run).code == 0);
-  const auto damage = [&](int step) {
-    const std::string path =
-        run + "/checkpoints/step-00000" + std::to_string(step) + "/model-00001-of-00001.safetensors";
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    const auto at = static_cast<std::streamoff>(fs::file_size(path)) - 9;  // in the last tensor
-    file.seekg(at);
-    const char byte = static_cast<char>(file.get() ^ 0x10);
-    file.seekp(at);
-    file.put(byte);
-  };
   const std::string generate = "generate --ids --prompt '1 2' --temperature 0 --max-tokens 5 --from ";
   const std::string older = result_of(generate + run + "/checkpoints/step-000002");
-  damage(3);
+  damage(run, 3);
   const std::vector<std::string> said = {"not whole, left out: " + run + "/checkpoints/step-000003",
                                          run + "/checkpoints/step-000002: taken in their place"};
   CHECK(result_of(generate + run) == older);
@@ -383,13 +401,29 @@ TEST_CASE("eval, generate and export use the next older checkpoint if the newest
   check_said(damaged, 3, {"expected the checksum"});
   CHECK(std::ranges::count(damaged.output, '\n') == 1);
   CHECK(fs::is_empty(folder / "out"));
-  damage(2);
+  damage(run, 2);
   fs::remove(run + "/checkpoints/step-000001/model-00001-of-00001.safetensors");
   check_said(lancet(generate + run), 3,
              {"expected a whole checkpoint among the 3 in " + run + "/checkpoints, found none"});
 }
 
-TEST_CASE("models that do not fit the memory are refused before any memory is allocated") {
+TEST_CASE("an export that takes an older checkpoint says once that it has no tokenizer") {
+  const TemporaryFolder folder;
+  const std::string tok = folder / "tok", run = folder / "run";
+  REQUIRE(data::train_tokenizer("a text", {.vocab_size = 257, .progress = {}})->save(tok).ok());
+  REQUIRE(lancet("train " + folder.write("c.json", test::small_config_text) +
+                 " --set train.steps=3 --set train.save_interval=1 --set model.vocab_size=300 --set data.tokenizer=" +
+                 tok + " --run-dir " + run)
+              .code == 0);
+  fs::remove_all(tok);
+  damage(run, 3);
+  damage(run, 2);
+  check_said(lancet("export --to hf --from " + run + " --out " + (folder / "hf")), 0,
+             {"warning: " + tok + ": the run's tokenizer was not found from the current folder and is not exported",
+              run + "/checkpoints/step-000001: taken in their place"});
+}
+
+TEST_CASE("models that do not fit the disk or the memory are refused before anything is written or allocated") {
   const TemporaryFolder folder;
   // A dense model of 67 MB, of which only the header is on the disk, upcycled to 65536 experts: 4 TB.
   auto model = test::json_file(fixture("gpt2") + "/config.json");
@@ -398,8 +432,8 @@ TEST_CASE("models that do not fit the memory are refused before any memory is al
   fs::create_directories(hf);
   std::ofstream(hf + "/config.json") << json_text(model);
   write_empty_model(model, hf + "/model.safetensors");
-  check_said(lancet("import --upcycle 65536 --moe-layer-freq 1 --from " + hf + " --out " + (folder / "run")), 2,
-             {"MB of free memory a rank for the whole model in fp32, found"});
+  check_said(lancet("import --upcycle 65536 --moe-layer-freq 1 --from " + hf + " --out " + (folder / "run")), 3,
+             {folder / "run: expected 4400749 MB free on its disk, found "});
   CHECK_FALSE(fs::exists(folder / "run"));
 
   // A checkpoint whose manifest claims the same size.

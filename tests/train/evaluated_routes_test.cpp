@@ -32,7 +32,7 @@ std::string write_windows(const test::TemporaryFolder& folder, int windows) {
 models::EvaluateResult evaluate_saved(const config::Config& config, runtime::TensorStore& store,
                                       const test::TemporaryFolder& folder, const std::string& name,
                                       const std::string& data, int ranks = 1) {
-  if (!fs::exists(folder / name)) REQUIRE(run::save_model(folder / name, config, store, {}).ok());
+  if (!fs::exists(folder / name)) REQUIRE(save(folder / name, config, store).ok());
   models::EvaluateResult found;
   test::good(comm::run_inproc(ranks, [&](comm::Communicator& world) -> Status {
     LANCET_ASSIGN(const auto loaded,

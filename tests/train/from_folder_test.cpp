@@ -119,16 +119,17 @@ TEST_CASE("a folder's rope_scaling is the run's, under either key of its type") 
     folder.write("model/config.json", json_text(text));
     const Error error = test::refused(config::parse(json_text(json{{"model", {{"from", hf}}}}), "test"));
     CHECK(error.code == ExitCode::data);
-    CHECK(error.message == hf + "/config.json: model.rope_scaling" + message);
+    CHECK(error.message == hf + "/config.json: " + message);
   };
   const std::string expected = R"(.rope_type: expected one of "linear", "yarn", "llama3", found )";
   text["rope_scaling"] = test::json_in(R"({"rope_type": "dynamic", "factor": 4})");
-  refuse(expected + "\"dynamic\"");
+  refuse("rope_scaling" + expected + "\"dynamic\"");
   text.erase("rope_scaling");
   for (const char* type : {"null", "7", "[]"}) {  // of transformers 5's field
     text["rope_parameters"] = {{"rope_theta", 10000}, {"rope_type", test::json_in(type)}, {"factor", 2}};
-    refuse(type == std::string("null") ? R"(: expected an object with rope_type, found {"factor":2})"
-                                       : expected + type);
+    refuse("rope_parameters" + (type == std::string("null")
+                                    ? R"(: expected an object with rope_type, found {"factor":2})"
+                                    : expected + type));
   }
 }
 
@@ -159,6 +160,21 @@ TEST_CASE("the weights of a folder are taken by --init-from for a config of the 
   config.model.rope_theta = 10000;
   CHECK(test::train_run(config, 2, {.init_from = hf}).message.empty());
   check_weights(folder / "run", hf);
+}
+
+TEST_CASE("weights of another family are refused with both families' names, of a folder and of a run") {
+  const test::TemporaryFolder folder;
+  config::Config config = parsed(config_from(fixture("qwen3").string(), folder / "run"));
+  config.model.from.clear();
+  const std::string hf = fixture("llama").string();
+  const auto families = [](const std::string& where) {
+    return "model.model_type: expected \"llama\", as in " + where + ", found \"qwen3\"";
+  };
+  CHECK(test::train_run(config, 2, {.init_from = hf}).message == "config: " + families(hf));
+  const HuggingFaceModel other = import_ok(hf);
+  REQUIRE(save(folder / "llama", other.config, other.store).ok());
+  CHECK(test::train_run(config, 2, {.init_from = folder / "llama"}).message ==
+        families(folder / "llama/checkpoints/step-000000"));
 }
 
 TEST_CASE("a run does not take its model's folder, and a mesh beside a folder is checked") {

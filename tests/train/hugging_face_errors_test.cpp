@@ -156,12 +156,36 @@ TEST_CASE("a field that config.json has twice, under its older and its newer nam
   CHECK(error_with("llama", {{"rope_parameters", {{"rope_theta", 500000}}}}) ==
         "rope_theta and rope_parameters: expected the same in both, found 10000.0 and 500000");
   CHECK(error_with("llama", {{"rope_parameters", {{"rope_type", 3}}}})
-            .starts_with("model.rope_scaling.rope_type: expected one of"));
+            .starts_with("rope_parameters.rope_type: expected one of"));
   CHECK(error_with("llama", {{"rope_parameters", 3}}) == "rope_parameters: expected an object, found 3");
   const nlohmann::json experts = test::json_in(text(fixture("qwen3_moe") / "config.json"))["num_experts"];
   CHECK(error_with("qwen3_moe", {{"num_local_experts", experts}}) == "");
   CHECK(error_with("qwen3_moe", {{"num_local_experts", 2}}) ==
         fmt::format("num_experts and num_local_experts: expected the same in both, found {} and 2", experts.dump()));
+}
+
+TEST_CASE("errors have the fields' names as the file has them") {
+  const auto [name, fields, said] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama", R"({"num_attention_heads": 5})",
+       "hidden_size: expected a multiple of num_attention_heads = 5, found 16"},
+      {"llama", R"({"num_hidden_layers": 0})", "num_hidden_layers: expected an integer in [1, 10000], found 0"},
+      {"llama", R"({"rope_parameters": {"rope_theta": -1}, "rope_theta": null})",
+       "rope_parameters.rope_theta: expected a number in "},
+      {"gpt2", R"({"n_head": 7})", "n_embd: expected a multiple of n_head = 7, found 24"},
+      {"qwen3_moe", R"({"num_experts": null, "num_local_experts": -2})", "num_local_experts: expected an integer in "},
+      {"qwen3_moe", R"({"num_experts_per_tok": 7})",
+       "num_experts_per_tok: expected at most the layer's 6 experts, found 7"},
+  }));
+  const Changed changed(
+      name, [](File&) {},
+      [fields = test::json_in(fields)](nlohmann::json& config) {
+        config.update(fields);
+        for (const auto& [field, value] : fields.items())
+          if (value.is_null()) config.erase(field);
+      });
+  const Error error = changed.error();
+  CHECK(error.code == ExitCode::data);
+  CHECK(error.message.starts_with((changed.folder / "config.json: ") + said));
 }
 
 TEST_CASE("null in place of a field that the family needs is no value") {
@@ -195,7 +219,7 @@ TEST_CASE("a small file that cannot be copied is named, and no folder is left") 
       export_hugging_face(model.config.model, values_of(model.store), out / "out", {.source = changed.folder / ""}));
   CHECK(exported.code == ExitCode::data);
   CHECK(exported.message == said);
-  const Error kept = test::refused(model.folder.keep_files(out / "kept"));
+  const Error kept = test::refused(model.imported.folder().keep_files(out / "kept"));
   CHECK(kept.code == ExitCode::data);
   CHECK(kept.message == said);
   CHECK(out.names().empty());
@@ -229,6 +253,19 @@ TEST_CASE("wrong folders and indices") {
   check_error(with([](auto& j) { j["weight_map"]["transformer.new"] = j["weight_map"]["transformer.wpe.weight"]; }),
               ExitCode::data, {"transformer.new"});
   check_error(with([](auto& j) { j.erase("weight_map"); }), ExitCode::data, {"weight_map"});
+  for (const char* metadata : {R"({"total_size": 3})", "null"}) {  // as for transformers, the headers say the sizes
+    auto changed = good;
+    changed["metadata"] = test::json_in(metadata);
+    std::ofstream(index) << json_text(changed);
+    CHECK(import_hugging_face(folder / "s").ok());
+  }
+  const fs::path shard = folder / "s/model-00002-of-00003.safetensors";
+  const std::string whole = text(shard), last = File::read(shard).tensors.back().name;
+  fs::resize_file(shard, whole.size() - 4);
+  const std::string cut = with([](auto&) {}).message;
+  CHECK(cut.starts_with(shard.string() + ": '" + last + "': expected data_offsets [begin, end] in the file's "));
+  CHECK(cut.find('\n') == std::string::npos);
+  std::ofstream(shard, std::ios::binary) << whole;
   std::ofstream(index) << std::string(100000, '[');
   check_error(import_hugging_face(folder / "s").error(), ExitCode::data, {"nested brackets"});
   std::ofstream(index) << json_text(good);
@@ -247,70 +284,79 @@ TEST_CASE("a file that is replaced during an import is refused") {
   HuggingFaceModel model = import_ok(fixture("gpt2"));
   REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {.shard_bytes = 40000}).ok());
   const fs::path second = folder / "s/model-00002-of-00003.safetensors";
-  models::ImportWatch watch;
-  watch.begin = [&](std::int64_t) -> Status {  // after the headers were read, before the values are
-    fs::copy_file(fixture("gpt2") / "model.safetensors", second, fs::copy_options::overwrite_existing);
-    return {};
-  };
-  check_error(import_hugging_face(folder / "s", {}, watch).error(), ExitCode::data, {second.string(), "was replaced"});
+  auto opened = test::good(models::ImportedModel::open(folder / "s"));  // has read the headers
+  fs::copy_file(fixture("gpt2") / "model.safetensors", second, fs::copy_options::overwrite_existing);
+  std::vector<float> values(24);
+  CHECK(opened->read("h.0.ln_1.weight", {0, 24}, values, 1).ok());
+  check_error(opened->read("h.2.ln_1.weight", {0, 24}, values, 1).error(), ExitCode::data,
+              {second.string(), "was replaced"});
 }
 
-// Output and checks of an import, before and during its work.
-
-namespace {
-
-const char* const gpt2 = LANCET_SOURCE_DIR "/tests/reference/hugging_face/gpt2";
-
-// Checks that progress increases towards its total.
-struct Steps {
-  std::vector<std::int64_t> done;
-  std::int64_t whole = 0;
-  auto watch() {
-    return [this](std::int64_t accumulator, std::int64_t of) {
-      done.push_back(accumulator);
-      whole = of;
-    };
-  }
-  bool go_up() const { return std::adjacent_find(done.begin(), done.end(), std::greater_equal()) == done.end(); }
-};
-
-}  // namespace
-
-TEST_CASE("an import reports its sizes before it takes memory, and then its progress") {
-  std::int64_t bytes = 0;
-  Steps reading, writing;
-  models::ImportWatch watch;
-  watch.begin = [&](std::int64_t all) -> Status {
-    CHECK(reading.done.empty());
-    bytes = all;
-    return {};
-  };
-  watch.progress = reading.watch();
-  auto model = test::good(models::import_hugging_face(gpt2, models::Upcycle{.experts = 16}, watch));
-  std::int64_t held = 0;
-  for (const auto& [name, tensor] : model->store.all())
-    if (tensor.kind == ir::TensorKind::parameter) held += ir::bytes(tensor.type);
-  CHECK(bytes == held);
-  CHECK(reading.whole == bytes);
-  CHECK(reading.done.size() > 4 * 16);  // expert by expert
-  CHECK(reading.go_up());
-  CHECK(reading.done.back() == bytes);
-
+TEST_CASE("an import reads each value once, expert by expert, and writes what it reads") {
+  const auto [name, upcycle] = GENERATE(table<std::string, std::optional<Upcycle>>(
+      {{"qwen3_moe", std::nullopt}, {"gpt2", Upcycle{.experts = 16}}, {"qwen3", Upcycle{.experts = 3}}}));
   const test::TemporaryFolder folder;
-  REQUIRE(run::save_model(folder / "run", model->config, model->store, {}, writing.watch()).ok());
-  CHECK(writing.whole == bytes);
-  CHECK(writing.go_up());
-  CHECK(writing.done.back() == bytes);
+  HuggingFaceModel model = import_ok(fixture(name), upcycle);
+  const run::RankShare weights = run::shares_of(model.store).front();
+  std::map<std::string, std::int64_t> read;  // elements
+  std::vector<std::uint64_t> done;
+  const auto count = [&](const std::string& parameter, const FlatRange& elements, std::span<float> to,
+                         std::int64_t step) {
+    read[parameter] += elements.size();
+    if (run::holds_experts(parameter))
+      CHECK(elements.size() * model.store[parameter].type.shape[0] == model.store[parameter].type.shape.elements());
+    return model.imported.read(parameter, elements, to, step);
+  };
+  const auto watch = [&](std::int64_t bytes, std::int64_t of) {
+    CHECK(std::uint64_t(of) == weights.bytes);
+    done.push_back(std::uint64_t(bytes));
+  };
+  REQUIRE(run::save_model(folder / "run", model.config, weights, count, {}, watch).ok());
+  for (const auto& [parameter, tensor] : model.store.all()) CHECK(read[parameter] == tensor.type.shape.elements());
+  CHECK(done.size() == weights.sources.size());
+  CHECK(std::adjacent_find(done.begin(), done.end(), std::greater_equal()) == done.end());
+  CHECK(done.back() == weights.bytes);
+
+  const auto saved = test::good(checkpoint::Checkpoint::open(folder / "run/checkpoints/step-000000"));
+  runtime::TensorStore again = models::reserve_whole_store(model.config.model);
+  REQUIRE(run::load_parameters(*saved, again).ok());
+  for (const auto& [parameter, tensor] : model.store.all())
+    CHECK(std::ranges::equal(again[parameter].memory.span<const float>(), tensor.memory.span<const float>()));
 }
 
-TEST_CASE("an import that its watch refuses allocates nothing") {
-  int steps = 0;
-  models::ImportWatch watch;
-  watch.begin = [](std::int64_t) -> Status { return data_error("no room"); };
-  watch.progress = [&](std::int64_t, std::int64_t) { ++steps; };
-  const Error model = test::refused(models::import_hugging_face(gpt2, {}, watch));
-  CHECK(model.message == "no room");
-  CHECK(steps == 0);
+TEST_CASE("a model is written in blocks of 4 MB at most") {
+  const test::TemporaryFolder folder;
+  config::Config config = import_ok(fixture("gpt2")).config;
+  config.model.n_layer = 1, config.model.n_embd = 256, config.model.n_head = 4, config.model.vocab_size = 10'000;
+  const runtime::TensorStore store = models::reserve_whole_store(config.model);
+  std::vector<FlatRange> ranges;
+  const auto read = [&](const std::string& parameter, const FlatRange& elements, std::span<float> to, std::int64_t) {
+    if (parameter == "wte.weight") ranges.push_back(elements);
+    for (std::int64_t i = 0; i < elements.size(); ++i) to[std::size_t(i)] = float(elements.begin + i);
+    return Status();
+  };
+  REQUIRE(run::save_model(folder / "run", config, run::shares_of(store).front(), read, {}).ok());
+  const std::int64_t all = store["wte.weight"].type.shape.elements(), most = 1 << 20;
+  CHECK(ranges == std::vector<FlatRange>{{0, most}, {most, 2 * most}, {2 * most, all}});
+  const auto saved = test::good(checkpoint::Checkpoint::open(folder / "run/checkpoints/step-000000"));
+  std::vector<float> values(static_cast<std::size_t>(all));
+  REQUIRE(run::ParameterReader(*saved).read("wte.weight", {0, all}, values).ok());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] != float(i)) FAIL(i << ": " << values[i]);
+}
+
+TEST_CASE("any elements of an upcycled model are those that it has as a whole") {
+  const HuggingFaceModel model = import_ok(fixture("gpt2"), Upcycle{.experts = 3, .noise = 0.1, .seed = 7});
+  auto again = test::good(models::ImportedModel::open(fixture("gpt2"), Upcycle{.experts = 3, .noise = 0.1, .seed = 7}));
+  for (const char* parameter : {"h.0.moe.gate.weight", "h.2.moe.experts.c_fc.weight", "h.1.mlp.c_fc.weight"}) {
+    const auto all = model.store[parameter].memory.span<const float>();
+    const std::int64_t each = std::ssize(all) / (run::holds_experts(parameter) ? 3 : 1), last = std::ssize(all);
+    for (const FlatRange& range : {FlatRange{5, 6}, {7, 70}, {last - each, last}, {last - 31, last}}) {
+      std::vector<float> values(std::size_t(range.size()));
+      REQUIRE(again->read(parameter, range, values, 1).ok());
+      CHECK(std::ranges::equal(values, all.subspan(std::size_t(range.begin), values.size())));
+    }
+  }
 }
 
 TEST_CASE("files of a killed command beside a new folder are removed, and nothing else") {
@@ -335,6 +381,18 @@ TEST_CASE("files of a killed command beside a new folder are removed, and nothin
   expected.push_back("run");
   std::sort(expected.begin(), expected.end());
   CHECK(names == expected);
+}
+
+TEST_CASE("of two commands that make one folder at once the first wins, and the second names the folder") {
+  const test::TemporaryFolder folder;
+  const std::string out = folder / "out";
+  auto first = test::good(run::NewFolder::create(out)), second = test::good(run::NewFolder::create(out));
+  for (const auto& made : {&first, &second}) std::ofstream((*made)->path() / "file") << (made == &first ? "1" : "2");
+  CHECK(first->commit().ok());
+  const Error error = second->commit().error();
+  CHECK(error.code == ExitCode::config);
+  CHECK(error.message == out + ": expected no such folder yet, or an empty one, found files in it");
+  CHECK(text(out + "/file") == "1");
 }
 
 TEST_CASE("the folder that one stands in and a link to an empty folder are replaced") {

@@ -66,7 +66,7 @@ TEST_CASE("stacked experts and transformers 5's fields are read, and exported wi
         config.erase("num_experts");
       });
   HuggingFaceModel model = import_ok(changed.folder / "");
-  const HuggingFaceExport options{.source = changed.folder / "", .types = model.folder.types()};
+  const HuggingFaceExport options{.source = changed.folder / "", .types = model.imported.folder().types()};
   REQUIRE(export_hugging_face(model.config.model, values_of(model.store), changed.folder / "out", options).ok());
   const File original = File::read(fixture(name) / "model.safetensors"),
              again = File::read(changed.folder / "out/model.safetensors");
@@ -97,7 +97,8 @@ TEST_CASE("an export of a family has the config.json of its own, and a tied head
   };
   const Changed tied("qwen3", with_head(std::byte(0)));
   model = import_ok(tied.folder / "");
-  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "t", {.types = model.folder.types()})
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), folder / "t",
+                              {.types = model.imported.folder().types()})
               .ok());
   CHECK(File::read(folder / "t/model.safetensors").bytes.contains("lm_head.weight"));
   check_error(Changed("qwen3", with_head(std::byte(1))).error(), ExitCode::data, {"lm_head.weight", "a tied head"});

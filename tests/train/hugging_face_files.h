@@ -18,6 +18,7 @@
 #include "lancet/models/hugging_face.h"
 #include "lancet/planner/from_config.h"
 #include "lancet/run/checkpoint_tensors.h"
+#include "lancet/run/run_folder.h"
 #include "lancet/runtime/executor.h"
 #include "temporary_folder.h"
 #include "text.h"
@@ -25,8 +26,6 @@
 namespace lancet::test::hf {
 
 namespace fs = std::filesystem;
-using lancet::models::HuggingFaceModel;
-using lancet::models::import_hugging_face;
 using lancet::models::Upcycle;
 
 inline fs::path fixture(const std::string& name) {
@@ -77,16 +76,42 @@ inline std::string text(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+// An imported model and its values.
+struct HuggingFaceModel {
+  models::ImportedModel imported;
+  config::Config config;
+  runtime::TensorStore store;
+};
+
+inline Result<HuggingFaceModel> import_hugging_face(const fs::path& folder,
+                                                    const std::optional<Upcycle>& upcycle = {}) {
+  LANCET_ASSIGN(auto imported, models::ImportedModel::open(folder, upcycle));
+  runtime::TensorStore store = models::reserve_whole_store(imported.config().model);
+  const run::RankShare weights = run::shares_of(store).front();
+  for (const run::Source& source : weights.sources) {
+    const auto [begin, end] = source.elements;
+    const std::span<float> values = store[source.name].memory.span<float>().first(std::size_t(end));
+    LANCET_TRY(imported.read(source.name, source.elements, values.subspan(std::size_t(begin)), 1));
+  }
+  config::Config config = imported.config();
+  return HuggingFaceModel{std::move(imported), std::move(config), std::move(store)};
+}
+
 inline HuggingFaceModel import_ok(const fs::path& folder, const std::optional<Upcycle>& upcycle = {}) {
   auto model = test::good(import_hugging_face(folder, upcycle));
   return std::move(*model);
 }
 
-inline models::ReadParameter values_of(const runtime::TensorStore& store) {
+inline run::ReadParameter values_of(const runtime::TensorStore& store) {
   return [&store](const std::string& parameter, const FlatRange& elements, std::span<float> to, std::int64_t) {
     return run::read_f32(store, store[parameter], sizeof(float) * std::uint64_t(elements.begin),
                          std::as_writable_bytes(to));
   };
+}
+
+// Saves a store of the whole model as a run.
+inline Status save(const fs::path& run, const config::Config& config, const runtime::TensorStore& store) {
+  return run::save_model(run, config, run::shares_of(store).front(), values_of(store), {});
 }
 
 // A folder with the fixture's config and a changed copy of its tensors.

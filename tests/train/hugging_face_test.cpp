@@ -16,6 +16,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "doubles/host_queue.h"
 #include "good.h"
@@ -57,7 +58,7 @@ TEST_CASE("imported models give the logits of a PyTorch implementation") {
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
   CHECK(model.config.train.dtype == DType::f32);
-  CHECK(!model.tokenizer);
+  CHECK(!model.imported.tokenizer());
   double scale = 0;
   const double most = difference(model, model.store, File::read(fixture(name) / "logits.safetensors"), scale);
   INFO(name << ": largest difference " << most << " of logits up to " << scale);
@@ -236,6 +237,25 @@ TEST_CASE("files with and without prefix, with old buffers, a tied head, and in 
              0x1p-10f) == DType::f32);
 }
 
+TEST_CASE("tensors that carry no weights are passed over, and an export leaves them out") {
+  const auto [name, tensor] = GENERATE(table<std::string, std::string>(
+      {{"gpt2", "h.2.attn.masked_bias"}, {"llama", "model.layers.0.self_attn.rotary_emb.inv_freq"}}));
+  const Changed changed(name, [tensor = tensor](File& file) {
+    if (file.bytes.contains(tensor)) return;
+    file.tensors.push_back({tensor, "F32", {1}});
+    file.bytes[tensor].resize(4);
+  });
+  const HuggingFaceModel model = import_ok(changed.folder / "");
+  const test::TemporaryFolder out;
+  const HuggingFaceExport options{.types = model.imported.folder().types()};
+  REQUIRE(export_hugging_face(model.config.model, values_of(model.store), out / "out", options).ok());
+  std::set<std::string> expected, found;
+  for (const auto& each : File::read(fixture(name) / "model.safetensors").tensors)
+    if (!each.name.ends_with(".attn.bias") && !each.name.ends_with(".attn.masked_bias")) expected.insert(each.name);
+  for (const auto& each : File::read(out / "out/model.safetensors").tensors) found.insert(each.name);
+  CHECK(found == expected);
+}
+
 TEST_CASE("a model of any number of shards is read with few free descriptors, whatever the order of its shards") {
   const std::string name = GENERATE("gpt2", "gpt2_moe");
   const test::TemporaryFolder folder;
@@ -341,12 +361,12 @@ TEST_CASE("a model on a device is loaded, exported and saved as on the host") {
   runtime::TensorStore store;
   store.place_on(*device);
   store.add(planner::rank_forward(model.config, model::Mode::generate, 1).value());
-  REQUIRE(run::save_model(folder / "host", model.config, model.store, {}).ok());
+  REQUIRE(save(folder / "host", model.config, model.store).ok());
   const auto self = comm::make_self();
   const auto loaded = test::good(run::load_newest(folder / "host", *self, [&](const run::ModelFolder& found) {
     return run::load_parameters(found.checkpoint, store);
   }));
-  REQUIRE(run::save_model(folder / "device", model.config, store, {}).ok());
+  REQUIRE(save(folder / "device", model.config, store).ok());
   const char* weights = "checkpoints/step-000000/model.safetensors";
   CHECK(text(fs::path(folder / "host") / weights) == text(fs::path(folder / "device") / weights));
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -419,8 +439,8 @@ TEST_CASE("a saved model or a folder is loaded at any number of ranks and evalua
   trained.device = config::Device::cuda;
   trained.comm.transport = config::Transport::nccl;
   trained.comm.device_all_to_all = config::DeviceAllToAll::windows;
-  REQUIRE(run::save_model(folder / "run", trained, model.store, {}).ok());
-  CHECK_FALSE(run::save_model(folder / "run", model.config, model.store, {}).ok());
+  REQUIRE(save(folder / "run", trained, model.store).ok());
+  CHECK_FALSE(save(folder / "run", model.config, model.store).ok());
 
   // The tokens as a file, and the loss of the other implementation's logits for its one window.
   const File expected = File::read(fixture(name) / "logits.safetensors");

@@ -4,7 +4,6 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +17,8 @@
 #include "lancet/comm/communicator.h"
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
+#include "lancet/model/transformer.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/run_folder.h"
 #include "lancet/runtime/tensor_store.h"
 
@@ -52,7 +53,6 @@ class HuggingFaceFolder {
   // changed or cannot be read; a value that is not finite. step: the caller needs row 0, step, 2 step and so
   // on of the range; tensors that have none of these are not read.
   Status read(const std::string& parameter, const FlatRange& elements, std::span<float> values, std::int64_t step = 1);
-  void close();  // the file that was read last, which the next read opens again
   // Data error: the folder has a head beside an embedding that is the head, and the two differ.
   Status check_head();
   // The folder's, for the model's ids alone; with a warning none if they are not complete or not sound.
@@ -92,13 +92,10 @@ struct HuggingFaceExport {
 // group's sequences is part of the model, and router_group_size names it.
 config::Model exported_model(const config::Config& config);
 
-// Fills `to` with elements of a parameter, of one expert if it has experts. step: that of HuggingFaceFolder::read.
-using ReadParameter = std::function<Status(const std::string& parameter, const FlatRange& elements, std::span<float> to,
-                                           std::int64_t step)>;
-
-// Creates the folder `out`, complete or not at all, tensor by tensor. Config errors: `out` exists and is not empty; a
-// router that the family has not at Hugging Face. Data errors: those of the disk.
-Status export_hugging_face(const config::Model& model, const ReadParameter& read, const std::filesystem::path& out,
+// Creates the folder `out`, complete or not at all, tensor by tensor. read: gives elements of one expert at a time.
+// Config errors: `out` exists and is not empty; a router that the family has not at Hugging Face. Data errors: those of
+// the disk.
+Status export_hugging_face(const config::Model& model, const run::ReadParameter& read, const std::filesystem::path& out,
                            const HuggingFaceExport& options);
 
 // Turns a dense model into a mixture of experts: the FFN of each block that becomes one is copied to all its experts.
@@ -112,24 +109,33 @@ struct Upcycle {
   std::uint64_t seed = 1;
 };
 
-// Callbacks of a long import.
-struct ImportWatch {
-  // Called with the bytes of all weights before memory for them is allocated. An error of it ends the import.
-  std::function<Status(std::int64_t bytes)> begin = [](std::int64_t) { return Status(); };
-  std::function<void(std::int64_t done, std::int64_t bytes)> progress = [](std::int64_t, std::int64_t) {};
-};
+// A model to be imported: a folder's, or the mixture of experts that upcycling makes of it.
+class ImportedModel {
+ public:
+  // Errors: those of HuggingFaceFolder. Config error: a mixture of experts that is to be upcycled.
+  static Result<ImportedModel> open(const std::filesystem::path& folder, const std::optional<Upcycle>& upcycle = {},
+                                    std::span<const std::string> accepted = {});
 
-struct HuggingFaceModel {
-  HuggingFaceFolder folder;
-  config::Config config;  // the folder's, or the upcycled model's
-  runtime::TensorStore store;
-  std::optional<run::ModelTokenizer> tokenizer = {};  // the folder's
-  data::TextBounds bounds = {};                       // of generation_config.json or config.json
-};
+  const HuggingFaceFolder& folder() const { return folder_; }
+  const config::Config& config() const { return config_; }
+  const std::optional<run::ModelTokenizer>& tokenizer() const { return tokenizer_; }  // the folder's
+  const data::TextBounds& bounds() const { return bounds_; }  // of generation_config.json or config.json
+  // A run::ReadParameter, for elements of one expert at a time. Errors: those of HuggingFaceFolder::read.
+  Status read(const std::string& parameter, const FlatRange& elements, std::span<float> to, std::int64_t step);
 
-// The whole model. Errors: those of HuggingFaceFolder. Config error: a mixture of experts that is to be upcycled.
-Result<HuggingFaceModel> import_hugging_face(const std::filesystem::path& folder,
-                                             const std::optional<Upcycle>& upcycle = {}, const ImportWatch& watch = {},
-                                             std::span<const std::string> accepted = {});
+ private:
+  explicit ImportedModel(HuggingFaceFolder folder);
+  Status upcycle(const Upcycle& upcycle);
+  Result<double> deviation_of(const std::string& dense, std::int64_t elements);
+
+  HuggingFaceFolder folder_;
+  config::Config config_;
+  std::optional<run::ModelTokenizer> tokenizer_;
+  data::TextBounds bounds_;
+  Upcycle upcycle_;
+  std::map<std::string, model::Parameter> made_;  // those of upcycling, which the folder lacks
+  std::map<std::string, double> deviations_;      // of the noise, by the dense parameter
+  std::vector<float> noise_;
+};
 
 }  // namespace lancet::models

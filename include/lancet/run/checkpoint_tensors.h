@@ -52,10 +52,13 @@ std::vector<RankShare> shares_of(const runtime::TensorStore& store);
 Result<std::vector<std::byte>> gather_parts(const runtime::TensorStore& store, std::span<const RankShare> shares,
                                             comm::Communicator& world);
 
-// Fills what the store's rank holds of a parameter, and of its master, block by block, with the values that `read`
-// gives for elements of the whole parameter.
-using ReadElements = std::function<Status(const FlatRange& elements, std::span<float> values)>;
-Status fill_parameter(runtime::TensorStore& store, const std::string& name, const ReadElements& read);
+// Fills `to` with elements of a whole parameter. step: the caller needs row 0, step, 2 step and so on of the range; the
+// others may be left as they are.
+using ReadParameter = std::function<Status(const std::string& parameter, const FlatRange& elements, std::span<float> to,
+                                           std::int64_t step)>;
+
+// Fills what the store's rank holds of a parameter, and of its master, block by block.
+Status fill_parameter(runtime::TensorStore& store, const std::string& name, const ReadParameter& read);
 
 enum class LoadScope { all, weights };
 

@@ -17,6 +17,7 @@
 #include "lancet/config/config.h"
 #include "lancet/data/tokenizer.h"
 #include "lancet/ir/plan.h"
+#include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/metrics.h"
 #include "lancet/runtime/tensor_store.h"
 
@@ -111,11 +112,12 @@ struct ModelTokenizer {
 };
 
 // Creates the run folder `run`, complete or not at all: config.json, checkpoints/step-000000 with weights alone, and,
-// if a tokenizer is given, a copy of it, which the config then names. store: the whole model in f32 (hugging_face.h).
-// progress: bytes written, and in all. bounds: of the model, for generation_config.json. keep_source: if given, fills
-// config::source_folder, which then has the tokenizer as well. Config error: `run` exists and is not empty.
+// if a tokenizer is given, a copy of it, which the config then names. weights: shares_of a store of the whole model,
+// whose values `read` gives, elements of one expert at a time. progress: bytes written, and in all. bounds: of the
+// model, for generation_config.json. keep_source: if given, fills config::source_folder, which then has the tokenizer
+// as well. Config error: `run` exists and is not empty. Data errors: those of check_new_folder and of `read`.
 Status save_model(
-    const std::filesystem::path& run, config::Config config, runtime::TensorStore& store,
+    const std::filesystem::path& run, config::Config config, const RankShare& weights, const ReadParameter& read,
     const std::optional<ModelTokenizer>& tokenizer,
     const std::function<void(std::int64_t done, std::int64_t bytes)>& progress = [](std::int64_t, std::int64_t) {},
     const data::TextBounds& bounds = {},
@@ -142,7 +144,7 @@ class NewFolder {
   NewFolder(NewFolder&& other) noexcept;
   NewFolder& operator=(NewFolder&&) = delete;
   const std::filesystem::path& path() const { return temporary_; }  // the temporary folder beside `out`, to be filled
-  Status commit();                                                  // one rename
+  Status commit();  // one rename. Config error: that of check_new_folder
 
  private:
   NewFolder(std::filesystem::path target, std::filesystem::path temporary)
