@@ -108,18 +108,10 @@ Result<ordered_json> read_text(const std::filesystem::path& file) {
 // The family that has a model_type of config.json, and whether that is its mixtures' own; null: no family has it.
 std::pair<const Family*, bool> family_of(const json& type) {
   for (const Family* family : families_known()) {
-    if (family->file.tensors[0].empty()) continue;  // it has no files yet
     if (type == family->name) return {family, false};
     if (const std::string_view moe = family->file.moe_type; !moe.empty() && type == moe) return {family, true};
   }
   return {};
-}
-
-std::vector<std::string_view> names_with_files() {
-  std::vector<std::string_view> names;
-  for (const Family* family : families_known())
-    if (family_of(family->name).first) names.push_back(family->name);
-  return names;
 }
 
 class ConfigReader {
@@ -134,14 +126,18 @@ class ConfigReader {
     const json type = text.value("model_type", json());
     const auto [family, is_moe_type] = family_of(type);
     if (!family)
-      return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(names_with_files(), "\", \"")),
-                   shown(type));
+      return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(family_names(), "\", \"")), shown(type));
     family_ = family;
     const json window = text.value("sliding_window", ordered_json()),
                positions = text.value("max_position_embeddings", ordered_json());
     blocks_ = text.value("num_hidden_layers", text.value("n_layer", ordered_json()));
     whole_window_ = window.is_number() && positions.is_number() && window >= positions;
     format_ = &family->file;
+    if (const auto first = format_->first_window; first && window.is_number()) {
+      const json from = text.value("max_window_layers", ordered_json(*first));
+      has_no_window_ = !text.value("layer_types", ordered_json()).is_null() ||
+                       (from.is_number() && blocks_.is_number() && from >= blocks_);
+    }
     model_["model_type"] = family->name;
     has_experts_ = format_->moe_type.empty() || is_moe_type;
     if (!has_experts_) model_["moe_layer_freq"] = 0;
@@ -177,6 +173,7 @@ class ConfigReader {
       for (const FixedField& field : fields)
         if (field.name == key) fixed = &field;
     if (whole_window_ && (key == "sliding_window" || (key == "use_sliding_window" && value.is_boolean()))) return {};
+    if (has_no_window_ && key == "sliding_window") return {};
     if (fixed) return check_fixed(*fixed, value);
     if (key == "layer_types") return check_attention(value);
     bool ours = false;
@@ -272,7 +269,8 @@ class ConfigReader {
   bool has_experts_ = false;
   std::string_view rope_ = "rope_scaling";  // the file's name for it
   json blocks_;
-  bool whole_window_ = false;  // attention's window holds the longest sequence
+  bool whole_window_ = false;   // attention's window holds the longest sequence
+  bool has_no_window_ = false;  // no block has the window, or layer_types says which has
   json model_ = json::object();
 };
 

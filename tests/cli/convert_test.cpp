@@ -152,7 +152,8 @@ void check_same_folder(const std::string& hf, const std::string& out, const std:
 }  // namespace
 
 TEST_CASE("a model that was imported and not trained is exported as it was, directly as well") {
-  const std::string name = GENERATE("llama", "qwen3", "mixtral", "qwen3_moe", "qwen3_moe_yarn", "qwen2_moe", "olmoe");
+  const std::string name =
+      GENERATE("llama", "qwen3", "mixtral", "qwen3_moe", "qwen3_moe_yarn", "qwen2_moe", "olmoe", "dots1");
   const test::TemporaryFolder folder;
   const std::string hf = family_folder(folder, name), run = folder / "run", out = folder / "out";
   const auto imported = test::lancet("import --from " + hf + " --out " + run);

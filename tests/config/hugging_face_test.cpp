@@ -110,6 +110,42 @@ TEST_CASE("a window as long as the longest sequence changes nothing, and others 
             .ok());
 }
 
+TEST_CASE("blocks of a dots1 have windows from max_window_layers on, unless layer_types says which") {
+  const json none{{"layer_types", nullptr}, {"sliding_window", 31}};
+  const auto with = [&](json fields) {
+    fields.insert(none.begin(), none.end());  // where it has none of them
+    return error_with("dots1", fields);
+  };
+  CHECK(with({{"max_window_layers", 3}}) == "");
+  CHECK(with({{"max_window_layers", 2}})
+            .starts_with("sliding_window: expected null, found 31; --accept-field sliding_window passes it over"));
+  CHECK(with({{"max_window_layers", nullptr}}).starts_with("sliding_window: expected null"));
+  CHECK(with({{"max_window_layers", 2}, {"layer_types", {"full_attention", "full_attention", "full_attention"}}}) ==
+        "");
+  CHECK(with({{"max_window_layers", 3}, {"layer_types", {"full_attention", "full_attention", "sliding_attention"}}})
+            .starts_with("layer_types: expected \"full_attention\" for each of 3 blocks"));
+  CHECK(with({{"max_window_layers", 2}, {"sliding_window", 32}}) == "");
+}
+
+TEST_CASE("a dots1 takes the group with the best experts, unless topk_group says more, and scores are sigmoids") {
+  const Config config = *test::good(read_with("dots1", {{"scoring_func", "sigmoid"}}));
+  CHECK(config.model.router == Router::sigmoid);
+  CHECK(config.model.router_groups == 4);
+  CHECK(config.model.topk_groups() == 2);
+  CHECK(config.model.routed_scaling_factor == 2.5);
+  CHECK(config.model.n_shared_experts == 2);
+  CHECK(config.model.first_k_dense_replace == 1);
+  CHECK(error_with("dots1", {{"scoring_func", "softmax"}})
+            .starts_with("scoring_func: expected \"noaux_tc\", found \"softmax\""));
+  json text = *test::good(read_file_config(LANCET_SOURCE_DIR "/tests/reference/hugging_face/dots1/config.json"));
+  text.erase("topk_group");
+  const test::TemporaryFolder folder;
+  text["num_experts_per_tok"] = 2;
+  CHECK(test::good(read_hugging_face(folder.write("config.json", json_text(text))))->model.topk_groups() == 1);
+  CHECK(error_with("dots1", {{"n_group", 3}}) ==
+        "config: model.n_group: expected a divisor of the layer's 8 experts, found 3");
+}
+
 TEST_CASE("a Mixtral with one expert a token is read") {
   const Config top1 = *test::good(read_with("mixtral", {{"num_experts_per_tok", 1}}));
   CHECK(top1.model.num_experts_per_tok == 1);

@@ -78,6 +78,7 @@ TEST_CASE("ranks of any mesh start with a folder's weights, and a run with check
       {"gpt2_moe", 2, R"({"tensor": 2})", "{}"},
       {"olmoe", 2, R"({"tensor": 2})", "{}"},
       {"qwen2_moe", 4, R"({"tensor": 2})", R"({"zero": 1, "dtype": "bf16"})"},
+      {"dots1", 4, R"({"tensor": 2, "expert": 2})", R"({"zero": 1})"},
   }));
   INFO(name << " " << mesh);
   const test::TemporaryFolder folder;

@@ -143,6 +143,7 @@ struct Model {
     model.n_inner = inner();
     model.moe_intermediate_size = expert_inner();
     model.shared_expert_intermediate_size = shared_expert_intermediate_size.value_or(inner());
+    model.router_topk_groups = topk_groups();
     if (auto& scaling = model.rope_scaling; scaling && scaling->rope_type == RopeType::llama3)
       scaling->original_max_position_embeddings = scaling->original_max_position_embeddings.value_or(n_positions);
     return model;
