@@ -425,6 +425,14 @@ bool Field::is_of(const Family& family) const {
   return section_of(path) != "model" || path == "model.model_type" || family.has(key_of(path));
 }
 
+void replace_path(std::string& text, std::string_view path, std::string_view name) {
+  for (std::size_t at = 0; (at = text.find(path, at)) != text.npos; ++at) {
+    const std::size_t end = at + path.size();
+    const bool whole = end == text.size() || !(std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_');
+    if (whole) text.replace(at, path.size(), name);
+  }
+}
+
 std::string in_names_of(const Family& family, std::string text) {
   Config config;
   for (const Field& field : table) {
@@ -432,13 +440,7 @@ std::string in_names_of(const Family& family, std::string text) {
     const Slot slot = field.slot(config);
     const auto same = [&](const Field& other) { return other.is_of(family) && slots_equal(other.slot(config), slot); };
     const auto other = std::ranges::find_if(table, same);
-    if (other == std::end(table)) continue;
-    for (std::size_t at = 0; (at = text.find(field.path, at)) != text.npos; ++at) {
-      const std::size_t end = at + field.path.size();
-      const bool whole =
-          end == text.size() || !(std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_');
-      if (whole) text.replace(at, field.path.size(), other->path);
-    }
+    if (other != std::end(table)) replace_path(text, field.path, other->path);
   }
   return text;
 }

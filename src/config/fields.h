@@ -73,6 +73,8 @@ std::span<const Field> fields();
 // The field of any family, or of this one; null if there is none.
 const Field* find_field(std::string_view path);
 const Field* find_field(std::string_view path, const Family& family);
+// Writes `name` where the text has this field's path.
+void replace_path(std::string& text, std::string_view path, std::string_view name);
 // The text with the names that fields of other families have in it replaced by those of this one.
 std::string in_names_of(const Family& family, std::string text);
 Model defaults_of(const Family& family);

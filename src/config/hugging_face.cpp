@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -121,7 +122,10 @@ class ConfigReader {
 
   Result<Config> operator()() {
     LANCET_ASSIGN(ordered_json text, read_text(file_));
-    if (!text.value("rope_parameters", ordered_json()).is_null()) rope_ = "rope_parameters";
+    if (const json rope = text.value("rope_parameters", ordered_json()); !rope.is_null()) {
+      spelled_["rope_scaling"] = "rope_parameters";
+      if (rope.is_object() && rope.contains("rope_theta")) spelled_["rope_theta"] = "rope_parameters.rope_theta";
+    }
     LANCET_TRY(to_version_4(text, file_));
     const json type = text.value("model_type", json());
     const auto [family, is_moe_type] = family_of(type);
@@ -145,13 +149,14 @@ class ConfigReader {
       if (key != "model_type") LANCET_TRY(take(key, value));
     LANCET_TRY(check_needed());
     const json whole{{"model", model_}, {"train", {{"micro_batch_size", 1}}}};
+    const std::string where = file_.string() + ": ";
     auto config = parse(json_text(whole), file_.string());
-    if (!config.ok()) return data_error(config.error().message);
+    if (!config.ok()) return data_error(where + as_spelled(config.error().message.substr(where.size())));
     config->train.micro_batch_size = config->model.router_group_size.value_or(1);  // a multiple of it
     config->train.seq_len = std::min<std::int64_t>(config->model.n_positions, 4096);
     config->train.lr = 1e-5;
     if (const Status status = check(*config, 1); !status.ok())
-      return data_error(fmt::format("{}: {}", file_.string(), status.error().message));
+      return data_error(where + as_spelled(status.error().message.substr(std::string_view("config: ").size())));
     if (is_moe_type && !config->model.has_moe())
       return wrong(file_, "moe_layer_freq", fmt::format("1 or more in a {}", format_->moe_type),
                    "0: no layer of experts");
@@ -181,6 +186,7 @@ class ConfigReader {
     for_each_field([&](const FileField& field) {
       if (key != field.name && key != field.other_name) return;
       ours = true;
+      spelled_.emplace(field.name, key);
       json now = value;
       if (key == "rope_scaling") status = read_rope(value, now);
       if (!status.ok()) return;
@@ -194,6 +200,16 @@ class ConfigReader {
     const auto has = [&](auto names) { return std::ranges::find(names, key) != names.end(); };
     if (ours || has(format_->unused) || has(std::span(unused_by_all)) || is_accepted(key)) return {};
     return unknown(key, fmt::format("a field of {}", shown(model_["model_type"])));
+  }
+
+  // The text with the fields of a config named as in the file.
+  std::string as_spelled(std::string text) const {
+    for (const Field& field : fields()) {
+      const auto at = spelled_.find(key_of(field.path));
+      if (section_of(field.path) == "model")
+        replace_path(text, field.path, at == spelled_.end() ? key_of(field.path) : at->second);
+    }
+    return text;
   }
 
   bool is_accepted(std::string_view name) const { return std::ranges::find(accepted_, name) != accepted_.end(); }
@@ -213,7 +229,8 @@ class ConfigReader {
   Status read_rope(const json& value, json& rope) const {
     rope = rope_of(value);
     if (!rope.is_object()) return {};
-    if (rope.contains("type")) return wrong(file_, rope_, "the same type and rope_type", shown(value));
+    const std::string& field = spelled_.at("rope_scaling");
+    if (rope.contains("type")) return wrong(file_, field, "the same type and rope_type", shown(value));
     const json type = rope.value("rope_type", json());
     const auto words = words_of(RopeType{});
     if (type != "default" && std::ranges::find(words, type) == words.end()) return {};  // the parser says which
@@ -223,7 +240,7 @@ class ConfigReader {
         return key.name == name && (name == "rope_type" || key.types.find(type.get<std::string>()) != key.types.npos);
       };
       if (std::ranges::any_of(rope_keys(), is_known)) continue;
-      const std::string path = fmt::format("{}.{}", rope_, name);
+      const std::string path = fmt::format("{}.{}", field, name);
       if (!is_accepted(path) && !is_accepted("rope_scaling." + name))
         return unknown(path, fmt::format("a member of rope_type {}", shown(type)));
       rope.erase(name);
@@ -267,7 +284,7 @@ class ConfigReader {
   const Family* family_ = nullptr;
   const FileFormat* format_ = nullptr;
   bool has_experts_ = false;
-  std::string_view rope_ = "rope_scaling";  // the file's name for it
+  std::map<std::string, std::string, std::less<>> spelled_;  // the file's name for a field
   json blocks_;
   bool whole_window_ = false;   // attention's window holds the longest sequence
   bool has_no_window_ = false;  // no block has the window, or layer_types says which has

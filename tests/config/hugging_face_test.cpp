@@ -110,6 +110,35 @@ TEST_CASE("a window as long as the longest sequence changes nothing, and others 
             .ok());
 }
 
+TEST_CASE("errors name a folder's file once, and fields as it spells them") {
+  CHECK(error_with("qwen3", {{"num_hidden_layers", 0}}) ==
+        "num_hidden_layers: expected an integer in [1, 10000], found 0");
+  CHECK(error_with("llama", {{"head_dim", 3}}) == "head_dim: expected an even number of at most 512, found 3");
+  CHECK(error_with("llama", {{"num_key_value_heads", 3}}) ==
+        "num_key_value_heads: expected a divisor of num_attention_heads = 4, found 3");
+  CHECK(error_with("qwen3_moe", {{"num_experts_per_tok", 7}}) ==
+        "num_experts_per_tok: expected at most the layer's 6 experts, found 7");
+  CHECK(error_with("gpt2", {{"n_embd", 25}}) == "n_embd: expected a multiple of n_head = 2, found 25");
+  CHECK(error_with("gpt2_moe", {{"num_local_experts", "x"}}) ==
+        "num_local_experts: expected an integer in [1, 65536] or null, found \"x\"");
+  json mixtral = *test::good(read_file_config(LANCET_SOURCE_DIR "/tests/reference/hugging_face/mixtral/config.json"));
+  mixtral.erase("num_local_experts");
+  mixtral["num_experts"] = 0;
+  const test::TemporaryFolder folder;
+  const std::string file = folder.write("config.json", json_text(mixtral));
+  CHECK(test::refused(read_hugging_face(file)).message ==
+        file + ": num_experts: expected an integer in [1, 65536] or null, found 0");
+  for (const json& bad : {json(0.5), json("x")}) {
+    const json rope{{"rope_theta", bad}, {"rope_type", "default"}};
+    CHECK(error_with("llama", {{"rope_theta", nullptr}, {"rope_parameters", rope}}) ==
+          "rope_parameters.rope_theta: expected a number in (1, 1e+30], found " + bad.dump());
+  }
+  CHECK(scaled(R"({"type": "linear", "factor": 0})").error().message ==
+        "rope_scaling.factor: expected a number in [1, 1000000], found 0");
+  CHECK(error_with("llama", {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 0}}}}) ==
+        "rope_parameters.factor: expected a number in [1, 1000000], found 0");
+}
+
 TEST_CASE("blocks of a dots1 have windows from max_window_layers on, unless layer_types says which") {
   const json none{{"layer_types", nullptr}, {"sliding_window", 31}};
   const auto with = [&](json fields) {
@@ -142,8 +171,7 @@ TEST_CASE("a dots1 takes the group with the best experts, unless topk_group says
   const test::TemporaryFolder folder;
   text["num_experts_per_tok"] = 2;
   CHECK(test::good(read_hugging_face(folder.write("config.json", json_text(text))))->model.topk_groups() == 1);
-  CHECK(error_with("dots1", {{"n_group", 3}}) ==
-        "config: model.n_group: expected a divisor of the layer's 8 experts, found 3");
+  CHECK(error_with("dots1", {{"n_group", 3}}) == "n_group: expected a divisor of the layer's 8 experts, found 3");
 }
 
 TEST_CASE("a Mixtral with one expert a token is read") {

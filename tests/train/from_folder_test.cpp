@@ -116,20 +116,20 @@ TEST_CASE("a folder's rope_scaling is the run's, under either key of its type") 
     CHECK(scaling->rope_type == config::RopeType::linear);
     CHECK(scaling->factor == 4);
   }
-  const auto refuse = [&](const std::string& message) {
+  const auto refuse = [&](const std::string& field, const std::string& message) {
     folder.write("model/config.json", json_text(text));
     const Error error = test::refused(config::parse(json_text(json{{"model", {{"from", hf}}}}), "test"));
     CHECK(error.code == ExitCode::data);
-    CHECK(error.message == hf + "/config.json: model.rope_scaling" + message);
+    CHECK(error.message == hf + "/config.json: " + field + message);
   };
   const std::string expected = R"(.rope_type: expected one of "linear", "yarn", "llama3", found )";
   text["rope_scaling"] = test::json_in(R"({"rope_type": "dynamic", "factor": 4})");
-  refuse(expected + "\"dynamic\"");
+  refuse("rope_scaling", expected + "\"dynamic\"");
   text.erase("rope_scaling");
   for (const char* type : {"null", "7", "[]"}) {  // of transformers 5's field
     text["rope_parameters"] = {{"rope_theta", 10000}, {"rope_type", test::json_in(type)}, {"factor", 2}};
-    refuse(type == std::string("null") ? R"(: expected an object with rope_type, found {"factor":2})"
-                                       : expected + type);
+    refuse("rope_parameters", type == std::string("null") ? R"(: expected an object with rope_type, found {"factor":2})"
+                                                          : expected + type);
   }
 }
 

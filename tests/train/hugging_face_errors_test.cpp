@@ -156,7 +156,7 @@ TEST_CASE("a field that config.json has twice, under its older and its newer nam
   CHECK(error_with("llama", {{"rope_parameters", {{"rope_theta", 500000}}}}) ==
         "rope_theta and rope_parameters: expected the same in both, found 10000.0 and 500000");
   CHECK(error_with("llama", {{"rope_parameters", {{"rope_type", 3}}}})
-            .starts_with("model.rope_scaling.rope_type: expected one of"));
+            .starts_with("rope_parameters.rope_type: expected one of"));
   CHECK(error_with("llama", {{"rope_parameters", 3}}) == "rope_parameters: expected an object, found 3");
   const nlohmann::json experts = test::json_in(text(fixture("qwen3_moe") / "config.json"))["num_experts"];
   CHECK(error_with("qwen3_moe", {{"num_local_experts", experts}}) == "");
