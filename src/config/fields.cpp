@@ -141,8 +141,8 @@ constexpr Field table[] = {
     ROW(model.rope_scaling, any(),
         "positions beyond those of the training: {\"rope_type\": \"linear\", \"factor\": 4} divides the angles by the "
         "factor; yarn takes original_max_position_embeddings (null: max_position_embeddings), attention_factor, mscale, "
-        "mscale_all_dim, beta_fast and beta_slow as well; llama3 original_max_position_embeddings, low_freq_factor and "
-        "high_freq_factor; null: none"),
+        "mscale_all_dim, beta_fast and beta_slow as well; llama3 needs original_max_position_embeddings, low_freq_factor "
+        "and high_freq_factor; null: none"),
     NAMED("model.tie_word_embeddings", model.tie_word_embeddings, any(), "the head is the token embedding"),
     ROW(model.clip_qkv, above_zero(most_real),
         "queries, keys and values are limited to [-this, this], after their norms; null: no limit"),
@@ -378,23 +378,23 @@ constexpr Field table[] = {
 #undef ROW
 #undef NAMED
 
-#define KEY(member, range, types)                                            \
-  RopeKey {                                                                  \
-#member, [](RopeScaling & s) { return slot_of(s.member); }, range, types \
+#define KEY(member, range, ...)                                                    \
+  RopeKey {                                                                        \
+#member, [](RopeScaling & s) { return slot_of(s.member); }, range, __VA_ARGS__ \
   }
 
 // In the order in which they are printed.
 constexpr RopeKey keys_of_rope[] = {
-    KEY(rope_type, any(), "linear yarn llama3"),
-    KEY(factor, between(1, most_factor), "linear yarn llama3"),
-    KEY(original_max_position_embeddings, between(1, most_positions), "yarn llama3"),
+    KEY(rope_type, any(), "linear yarn llama3", "linear yarn llama3"),
+    KEY(factor, between(1, most_factor), "linear yarn llama3", "linear yarn llama3"),
+    KEY(original_max_position_embeddings, between(1, most_positions), "yarn llama3", "llama3"),
     KEY(attention_factor, above_zero(most_factor), "yarn"),
     KEY(mscale, above_zero(most_factor), "yarn"),
     KEY(mscale_all_dim, above_zero(most_factor), "yarn"),
     KEY(beta_fast, above_zero(most_factor), "yarn"),
     KEY(beta_slow, above_zero(most_factor), "yarn"),
-    KEY(low_freq_factor, above_zero(most_factor), "llama3"),
-    KEY(high_freq_factor, above_zero(most_factor), "llama3"),
+    KEY(low_freq_factor, above_zero(most_factor), "llama3", "llama3"),
+    KEY(high_freq_factor, above_zero(most_factor), "llama3", "llama3"),
 };
 #undef KEY
 

@@ -64,7 +64,9 @@ struct RopeKey {
   std::string_view name;
   Slot (*slot)(RopeScaling&);
   Range range;
-  std::string_view types;  // rope_types that have it; null or absent where it may be
+  std::string_view types;        // rope_types that have it
+  std::string_view needed = {};  // those that have no default for it
+  bool needed_by(RopeType type) const { return needed.find(config::name(type)) != needed.npos; }
   bool of(RopeType type) const { return types.find(config::name(type)) != types.npos; }
 };
 std::span<const RopeKey> rope_keys();

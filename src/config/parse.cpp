@@ -162,10 +162,11 @@ struct Reader {
     x->emplace();
     for (const RopeKey& key : rope_keys()) {
       const auto found = value.find(key.name);
-      if (found == value.end() && (key.name == "rope_type" || key.name == "factor"))
-        return wrong(where, fmt::format("an object with {}", key.name), value);
-      if (found == value.end() || !key.of((*x)->rope_type)) continue;
       const std::string inner = fmt::format("{}.{}", where, key.name);
+      const bool missing = found == value.end();
+      if (key.needed_by((*x)->rope_type) && (missing || found->is_null()))
+        return config_error(fmt::format("{}: expected a value, found {}", inner, missing ? "none" : "null"));
+      if (missing || !key.of((*x)->rope_type)) continue;
       LANCET_TRY(std::visit(Reader{inner, key.range, *found}, key.slot(**x)));
     }
     for (const auto& [name, ignored] : value.items())

@@ -64,8 +64,8 @@ TEST_CASE("null members of rope_scaling have their defaults, and unknown ones ar
   for (const char* const nothing : {R"({"rope_type": "default", "factor": null})",
                                     R"({"rope_type": "default", "factor": 1.0})", R"({"type": "default"})"})
     CHECK_FALSE(test::good(scaled(nothing))->model.rope_scaling);
-  CHECK(scaled(R"({"rope_type": "yarn", "factor": null})").error().message.find("an object with factor") !=
-        std::string::npos);
+  CHECK(scaled(R"({"rope_type": "yarn", "factor": null})").error().message ==
+        "rope_scaling.factor: expected a value, found none");
   CHECK(scaled(R"({"rope_type": "default", "factor": 4})")
             .error()
             .message.starts_with("rope_scaling.factor: expected a member of rope_type \"default\""));
@@ -73,6 +73,25 @@ TEST_CASE("null members of rope_scaling have their defaults, and unknown ones ar
       test::good(scaled(R"({"rope_type": "default", "factor": 4})", {"rope_scaling.factor"}))->model.rope_scaling);
   CHECK_FALSE(test::good(scaled(R"({"type": "default", "factor": null, "new": null})", {"rope_scaling.factor"}))
                   ->model.rope_scaling);
+}
+
+TEST_CASE("a folder's llama3 has all its members, and the first that is missing is named as the file spells it") {
+  const json llama3{{"rope_type", "llama3"},
+                    {"factor", 8},
+                    {"original_max_position_embeddings", 16},
+                    {"low_freq_factor", 1},
+                    {"high_freq_factor", 4}};
+  CHECK(test::good(read_with("llama", {{"rope_scaling", llama3}}))->model.rope_scaling->high_freq_factor == 4);
+  for (const char* const member :
+       {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}) {
+    json without = llama3;
+    without.erase(member);
+    const std::string expected = std::string(".") + member + ": expected a value, found none";
+    CHECK(error_with("llama", {{"rope_scaling", without}}) == "rope_scaling" + expected);
+    without[member] = nullptr;
+    CHECK(error_with("llama", {{"rope_scaling", without}}) == "rope_scaling" + expected);
+    CHECK(error_with("llama", {{"rope_parameters", without}}) == "rope_parameters" + expected);
+  }
 }
 
 TEST_CASE("a factor of YaRN that is not the ratio of its lengths has a warning, a rounded ratio has none") {

@@ -18,13 +18,9 @@ nlohmann::json exported(const std::string& fields) {
 
 }  // namespace
 
-TEST_CASE("an export has no null members of rope_scaling, and the length that llama3 needs") {
+TEST_CASE("an export has no null members of rope_scaling") {
   CHECK(exported(R"("model_type": "llama", "rope_scaling": {"rope_type": "yarn", "factor": 4})")["rope_scaling"] ==
         test::json_in(R"({"rope_type": "yarn", "factor": 4, "beta_fast": 32, "beta_slow": 1})"));
-  CHECK(exported(R"("model_type": "llama", "max_position_embeddings": 512,
-                    "rope_scaling": {"rope_type": "llama3", "factor": 4})")["rope_scaling"] ==
-        test::json_in(R"({"rope_type": "llama3", "factor": 4, "original_max_position_embeddings": 512,
-                          "low_freq_factor": 1, "high_freq_factor": 4})"));
 }
 
 TEST_CASE("an export has the width of a head where it is not that of a row over its heads, or not the default") {
