@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "fields.h"
@@ -117,11 +118,13 @@ std::pair<const Family*, bool> family_of(const json& type) {
 
 class ConfigReader {
  public:
-  ConfigReader(const std::filesystem::path& file, std::span<const std::string> accepted)
+  // accepted: null for all fields.
+  ConfigReader(const std::filesystem::path& file, const std::span<const std::string>* accepted)
       : file_(file), accepted_(accepted) {}
 
   Result<Config> operator()() {
     LANCET_ASSIGN(ordered_json text, read_text(file_));
+    const ordered_json written = text;
     if (const json rope = text.value("rope_parameters", ordered_json()); !rope.is_null()) {
       spelled_["rope_scaling"] = "rope_parameters";
       if (rope.is_object() && rope.contains("rope_theta")) spelled_["rope_theta"] = "rope_parameters.rope_theta";
@@ -148,6 +151,7 @@ class ConfigReader {
     for (const auto& [key, value] : text.items())
       if (key != "model_type") LANCET_TRY(take(key, value));
     LANCET_TRY(check_needed());
+    LANCET_TRY(check_accepted(written));
     const json whole{{"model", model_}, {"train", {{"micro_batch_size", 1}}}};
     const std::string where = file_.string() + ": ";
     auto config = parse(json_text(whole), file_.string());
@@ -212,7 +216,30 @@ class ConfigReader {
     return text;
   }
 
-  bool is_accepted(std::string_view name) const { return std::ranges::find(accepted_, name) != accepted_.end(); }
+  bool is_accepted(const std::string& name) {
+    if (!accepted_) return true;
+    if (std::ranges::find(*accepted_, name) == accepted_->end()) return false;
+    used_.insert(name);
+    return true;
+  }
+
+  // Each name that is accepted passes over something of the file.
+  Status check_accepted(const ordered_json& written) const {
+    if (!accepted_) return {};
+    for (const std::string& name : *accepted_) {
+      if (used_.contains(name)) continue;
+      const std::string outer(section_of(name)), inner(key_of(name));
+      const ordered_json object = outer.empty() ? written : written.value(outer, ordered_json());
+      const bool is_there = object.is_object() && object.contains(inner);
+      if (is_there)
+        return config_error(
+            fmt::format("--accept-field {}: expected a field that must be accepted, found one that {} is read with",
+                        cut(name, 60), file_.string()));
+      return config_error(fmt::format("--accept-field {}: expected a field of {}, found none of that name",
+                                      cut(name, 60), file_.string()));
+    }
+    return {};
+  }
 
   Error unknown(const std::string& name, const std::string& kind) const {
     return wrong(file_, cut(name, 60), kind + " that is known here",
@@ -220,13 +247,13 @@ class ConfigReader {
   }
 
   // A field that has a value of another model.
-  Status other(std::string_view name, std::string_view expected, const json& found) const {
-    if (is_accepted(name)) return {};
+  Status other(std::string_view name, std::string_view expected, const json& found) {
+    if (is_accepted(std::string(name))) return {};
     return wrong(file_, name, expected, fmt::format("{}; --accept-field {} passes it over", shown(found), name));
   }
 
   // rope_scaling as a run config has it, or null.
-  Status read_rope(const json& value, json& rope) const {
+  Status read_rope(const json& value, json& rope) {
     rope = rope_of(value);
     if (!rope.is_object()) return {};
     const std::string& field = spelled_.at("rope_scaling");
@@ -250,7 +277,7 @@ class ConfigReader {
   }
 
   // Of each block.
-  Status check_attention(const json& kinds) const {
+  Status check_attention(const json& kinds) {
     const auto is_full = [&](const json& kind) {
       return kind == "full_attention" || (whole_window_ && kind == "sliding_attention");
     };
@@ -259,7 +286,7 @@ class ConfigReader {
     return other("layer_types", fmt::format("\"full_attention\" for each of {} blocks", shown(blocks_)), kinds);
   }
 
-  Status check_fixed(const FixedField& field, const json& value) const {
+  Status check_fixed(const FixedField& field, const json& value) {
     const json one = json_of(field.value);
     if (field.any || value == one) return {};
     for (const json& same : json_of(field.synonyms))
@@ -280,7 +307,8 @@ class ConfigReader {
   }
 
   const std::filesystem::path& file_;
-  std::span<const std::string> accepted_;
+  const std::span<const std::string>* accepted_;
+  std::set<std::string> used_;  // of accepted_
   const Family* family_ = nullptr;
   const FileFormat* format_ = nullptr;
   bool has_experts_ = false;
@@ -312,8 +340,10 @@ std::string warning_of_factor(const Model& model) {
 }
 
 Result<Config> read_hugging_face(const std::filesystem::path& file, std::span<const std::string> accepted) {
-  return ConfigReader(file, accepted)();
+  return ConfigReader(file, &accepted)();
 }
+
+Result<Config> read_accepted(const std::filesystem::path& file) { return ConfigReader(file, nullptr)(); }
 
 bool is_hugging_face(const std::filesystem::path& folder) {
   const auto has = [&](std::string_view name) {

@@ -304,7 +304,8 @@ Status read_from(Config& config, const json& root, const Origin& origin, std::sp
                                       origin.of("model." + key), shown(value)));
   if (const auto log = root.find("log"); log != root.end() && log->is_object())
     if (const auto at = log->find("run_dir"); at != log->end() && at->is_string() && *at != "") run_dir = *at;
-  LANCET_ASSIGN(config, read_hugging_face(folder_of(from, run_dir) / "config.json", accepted));
+  const std::filesystem::path folder = folder_of(from, run_dir), file = folder / "config.json";
+  LANCET_ASSIGN(config, folder == from ? read_hugging_face(file, accepted) : read_accepted(file));
   if (!config.model.experts_choose()) config.model.capacity_factor.reset();
   config.model.router_group_size.reset();
   const Train trained = config.train;

@@ -71,8 +71,7 @@ TEST_CASE("null members of rope_scaling have their defaults, and unknown ones ar
             .message.starts_with("rope_scaling.factor: expected a member of rope_type \"default\""));
   CHECK_FALSE(
       test::good(scaled(R"({"rope_type": "default", "factor": 4})", {"rope_scaling.factor"}))->model.rope_scaling);
-  CHECK_FALSE(test::good(scaled(R"({"type": "default", "factor": null, "new": null})", {"rope_scaling.factor"}))
-                  ->model.rope_scaling);
+  CHECK_FALSE(test::good(scaled(R"({"type": "default", "factor": null, "new": null})"))->model.rope_scaling);
 }
 
 TEST_CASE("a folder's llama3 has all its members, and the first that is missing is named as the file spells it") {
@@ -156,6 +155,32 @@ TEST_CASE("errors name a folder's file once, and fields as it spells them") {
         "rope_scaling.factor: expected a number in [1, 1000000], found 0");
   CHECK(error_with("llama", {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 0}}}}) ==
         "rope_parameters.factor: expected a number in [1, 1000000], found 0");
+}
+
+TEST_CASE("a name that is accepted must pass over a field of the file, which is accepted as a whole when read again") {
+  const std::string small = LANCET_SOURCE_DIR "/tests/reference/hugging_face/qwen3/config.json";
+  json text = *test::good(read_file_config(small));
+  text["new_scale"] = 2;
+  text["use_sliding_window"] = true;
+  text["rope_scaling"] = test::json_in(R"({"rope_type": "yarn", "factor": 4, "truncate": false})");
+  const test::TemporaryFolder folder;
+  const std::string file = folder.write("config.json", json_text(text));
+  std::vector<std::string> names = {"new_scale", "use_sliding_window", "rope_scaling.truncate"};
+  const Config config = *test::good(read_hugging_face(file, names));
+  CHECK(*test::good(read_accepted(file)) == config);
+  const auto refused = [&](const std::string& name, const std::string& found) {
+    names.push_back(name);
+    const Error error = test::refused(read_hugging_face(file, names));
+    names.pop_back();
+    CHECK(error.code == ExitCode::config);
+    CHECK(error.message == "--accept-field " + name + ": " + found);
+  };
+  for (const char* const none :
+       {"new_scal", "new_scale.truncate", "rope_scaling.new_scale", "rope_scaling.", ".", "new.hidden_size"})
+    refused(none, "expected a field of " + file + ", found none of that name");
+  for (const char* const read :
+       {"hidden_size", "use_cache", "attention_dropout", "rope_scaling", "rope_scaling.factor"})
+    refused(read, "expected a field that must be accepted, found one that " + file + " is read with");
 }
 
 TEST_CASE("blocks of a dots1 have windows from max_window_layers on, unless layer_types says which") {

@@ -37,7 +37,7 @@ TEST_CASE("an export keeps the members of its source's rope_scaling, those that 
   const test::TemporaryFolder folder;
   const std::string small = LANCET_SOURCE_DIR "/tests/reference/hugging_face/llama/config.json";
   nlohmann::json text = *test::good(config::read_file_config(small));
-  text["rope_scaling"] = test::json_in(R"({"type": "yarn", "factor": 4, "beta_fast": null, "truncate": true})");
+  text["rope_scaling"] = test::json_in(R"({"type": "yarn", "factor": 4, "beta_fast": null, "truncate": false})");
   const auto config = test::good(config::read_hugging_face(folder.write("config.json", json_text(text)),
                                                            std::vector<std::string>{"rope_scaling.truncate"}));
   CHECK(test::json_in(*test::good(models::config_text(config->model, {.source = folder / ""}))) == text);

@@ -99,6 +99,27 @@ TEST_CASE("ranks of any mesh start with a folder's weights, and a run with check
   CHECK(log.count("note: model.from " + hf + " was not needed: the run resumes") >= 1);
 }
 
+TEST_CASE("a run whose folder's field was accepted resumes without or with the option") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "model", run = folder / "run";
+  fs::copy(fixture("llama"), hf);
+  json config = test::json_in(read_file(hf + "/config.json", "a config").value());
+  config["new_scale"] = 2;
+  folder.write("model/config.json", json_text(config));
+  json text = config_from(hf, run);
+  const std::vector<std::string> accepted = {"new_scale"};
+  CHECK(test::refused(config::parse(json_text(text), "c.json")).message.starts_with(hf + "/config.json: new_scale: "));
+  const auto begun = config::parse(json_text(text), "c.json", {}, accepted);
+  CHECK(test::train_run(*test::good(begun), 2, {.accepted = accepted}).message.empty());
+  fs::remove_all(hf);
+  for (int step = 2; step <= 3; ++step) {
+    text["train"]["steps"] = step;
+    const auto again = config::parse(json_text(text), "c.json", {}, step == 2 ? std::vector<std::string>() : accepted);
+    CHECK(test::train_run(*test::good(again), 2).message.empty());
+    CHECK(test::losses(run).size() == std::size_t(step));
+  }
+}
+
 TEST_CASE("a folder's rope_scaling is the run's, under either key of its type") {
   const test::TemporaryFolder folder;
   const std::string hf = folder / "model";
