@@ -135,10 +135,10 @@ class ConfigReader {
     if (!family)
       return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(family_names(), "\", \"")), shown(type));
     family_ = family;
-    const json window = text.value("sliding_window", ordered_json()),
-               positions = text.value("max_position_embeddings", ordered_json());
+    const json window = text.value("sliding_window", ordered_json());
+    positions_ = text.value("max_position_embeddings", ordered_json());
     blocks_ = text.value("num_hidden_layers", text.value("n_layer", ordered_json()));
-    whole_window_ = window.is_number() && positions.is_number() && window >= positions;
+    whole_window_ = window.is_number() && positions_.is_number() && window >= positions_;
     format_ = &family->file;
     if (const auto first = format_->first_window; first && window.is_number()) {
       const json from = text.value("max_window_layers", ordered_json(*first));
@@ -202,7 +202,7 @@ class ConfigReader {
     });
     if (!status.ok()) return status;
     const auto has = [&](auto names) { return std::ranges::find(names, key) != names.end(); };
-    if (ours || has(format_->unused) || has(std::span(unused_by_all)) || is_accepted(key)) return {};
+    if (ours || value.is_null() || has(format_->unused) || has(std::span(unused_by_all)) || is_accepted(key)) return {};
     return unknown(key, fmt::format("a field of {}", shown(model_["model_type"])));
   }
 
@@ -291,7 +291,12 @@ class ConfigReader {
     if (field.any || value == one) return {};
     for (const json& same : json_of(field.synonyms))
       if (value == same) return {};
-    return other(field.name, field.value, value);
+    const bool is_window = field.name == "sliding_window";
+    std::string expected(field.value);
+    if (is_window || field.name == "use_sliding_window")
+      expected += fmt::format(" or {}at least max_position_embeddings = {}", is_window ? "" : "a sliding_window of ",
+                              shown(positions_));
+    return other(field.name, expected, value);
   }
 
   Status check_needed() const {
@@ -313,7 +318,7 @@ class ConfigReader {
   const FileFormat* format_ = nullptr;
   bool has_experts_ = false;
   std::map<std::string, std::string, std::less<>> spelled_;  // the file's name for a field
-  json blocks_;
+  json blocks_, positions_;
   bool whole_window_ = false;   // attention's window holds the longest sequence
   bool has_no_window_ = false;  // no block has the window, or layer_types says which has
   json model_ = json::object();

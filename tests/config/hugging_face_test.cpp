@@ -113,14 +113,17 @@ TEST_CASE("a window as long as the longest sequence changes nothing, and others 
                                {"layer_types", {"full_attention", "sliding_attention"}}}) == "");
   }
   CHECK(error_with("qwen3", {{"sliding_window", 32}, {"use_sliding_window", "yes"}})
-            .starts_with("use_sliding_window: expected false, found \"yes\""));
+            .starts_with("use_sliding_window: expected false or a sliding_window of at least max_position_embeddings = "
+                         "32, found \"yes\""));
   CHECK(error_with("qwen3", {{"layer_types", {"full_attention"}}}) ==
         "layer_types: expected \"full_attention\" for each of 2 blocks, found [\"full_attention\"]; "
         "--accept-field layer_types passes it over");
   CHECK(error_with("mixtral", {{"sliding_window", 31}}) ==
-        "sliding_window: expected null, found 31; --accept-field sliding_window passes it over");
+        "sliding_window: expected null or at least max_position_embeddings = 32, found 31; --accept-field "
+        "sliding_window passes it over");
   CHECK(error_with("qwen3", {{"sliding_window", 31}, {"use_sliding_window", true}}) ==
-        "use_sliding_window: expected false, found true; --accept-field use_sliding_window passes it over");
+        "use_sliding_window: expected false or a sliding_window of at least max_position_embeddings = 32, found true; "
+        "--accept-field use_sliding_window passes it over");
   CHECK(error_with("qwen3", {{"sliding_window", 32}, {"layer_types", {"linear_attention"}}})
             .starts_with("layer_types: expected \"full_attention\" for each of 2 blocks"));
   CHECK(read_with("mixtral", {{"sliding_window", 31}, {"router_jitter_noise", 0.1}},
@@ -191,7 +194,7 @@ TEST_CASE("blocks of a dots1 have windows from max_window_layers on, unless laye
   };
   CHECK(with({{"max_window_layers", 3}}) == "");
   CHECK(with({{"max_window_layers", 2}})
-            .starts_with("sliding_window: expected null, found 31; --accept-field sliding_window passes it over"));
+            .starts_with("sliding_window: expected null or at least max_position_embeddings = 32, found 31"));
   CHECK(with({{"max_window_layers", nullptr}}).starts_with("sliding_window: expected null"));
   CHECK(with({{"max_window_layers", 2}, {"layer_types", {"full_attention", "full_attention", "full_attention"}}}) ==
         "");
@@ -216,6 +219,15 @@ TEST_CASE("a dots1 takes the group with the best experts, unless topk_group says
   text["num_experts_per_tok"] = 2;
   CHECK(test::good(read_hugging_face(folder.write("config.json", json_text(text))))->model.topk_groups() == 1);
   CHECK(error_with("dots1", {{"n_group", 3}}) == "n_group: expected a divisor of the layer's 8 experts, found 3");
+}
+
+TEST_CASE("a field that is not known and null is as one that is missing") {
+  const json quantized{{"quantization_config", {{"bits", 4}}}};
+  for (const char* const family : {"llama", "gpt2_moe"}) {
+    CHECK(*test::good(read_with(family, {{"quantization_config", nullptr}})) ==
+          *test::good(read_with(family, json::object())));
+    CHECK(error_with(family, quantized).starts_with("quantization_config: expected a field of \""));
+  }
 }
 
 TEST_CASE("a Mixtral with one expert a token is read") {

@@ -33,6 +33,23 @@ TEST_CASE("an export has the width of a head where it is not that of a row over 
   CHECK(exported(R"("model_type": "qwen3", "head_dim": null)")["head_dim"] == 64);
 }
 
+TEST_CASE("an export keeps its source's ids and null fields, and names the number of experts as transformers 4 does") {
+  const test::TemporaryFolder folder;
+  const std::string small = LANCET_SOURCE_DIR "/tests/reference/hugging_face/mixtral/config.json";
+  const nlohmann::json before = *test::good(config::read_file_config(small));
+  for (const char* const ids : {"-1", "[2, -1]", "null"}) {
+    nlohmann::json text = before;
+    text["eos_token_id"] = test::json_in(ids);
+    text["pad_token_id"] = -1;
+    text["quantization_config"] = nullptr;
+    nlohmann::json written = text;
+    written["num_experts"] = text["num_local_experts"];
+    written.erase("num_local_experts");
+    const auto config = test::good(config::read_hugging_face(folder.write("config.json", json_text(written))));
+    CHECK(test::json_in(*test::good(models::config_text(config->model, {.source = folder / ""}))) == text);
+  }
+}
+
 TEST_CASE("an export keeps the members of its source's rope_scaling, those that were accepted too") {
   const test::TemporaryFolder folder;
   const std::string small = LANCET_SOURCE_DIR "/tests/reference/hugging_face/llama/config.json";
