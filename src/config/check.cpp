@@ -317,9 +317,9 @@ Status check_router_fields(const Model& m) {
 // What only sigmoid scores have.
 Status check_sigmoid_only(const Model& m) {
   if (m.router == Router::sigmoid) return {};
-  if (m.router_groups != 1 || m.router_topk_groups)
+  if (m.router_groups != 1 || m.topk_groups() != 1)
     return refused(
-        "model.router_groups: expected 1, and model.router_topk_groups null, with model.router \"{}\", found {} "
+        "model.router_groups: expected 1, and model.router_topk_groups null or 1, with model.router \"{}\", found {} "
         "and {}; model.router=sigmoid limits a token to groups of experts",
         name(m.router), m.router_groups, m.router_topk_groups ? std::to_string(*m.router_topk_groups) : "null");
   if (m.routed_scaling_factor != 1)

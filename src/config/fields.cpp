@@ -141,8 +141,8 @@ constexpr Field table[] = {
     ROW(model.rope_scaling, any(),
         "positions beyond those of the training: {\"rope_type\": \"linear\", \"factor\": 4} divides the angles by the "
         "factor; yarn takes original_max_position_embeddings (null: max_position_embeddings), attention_factor, mscale, "
-        "mscale_all_dim, beta_fast and beta_slow as well; llama3 original_max_position_embeddings, low_freq_factor and "
-        "high_freq_factor; null: none"),
+        "mscale_all_dim, beta_fast and beta_slow as well; llama3 needs original_max_position_embeddings, low_freq_factor "
+        "and high_freq_factor; null: none"),
     NAMED("model.tie_word_embeddings", model.tie_word_embeddings, any(), "the head is the token embedding"),
     ROW(model.clip_qkv, above_zero(most_real),
         "queries, keys and values are limited to [-this, this], after their norms; null: no limit"),
@@ -378,23 +378,23 @@ constexpr Field table[] = {
 #undef ROW
 #undef NAMED
 
-#define KEY(member, range, types)                                            \
-  RopeKey {                                                                  \
-#member, [](RopeScaling & s) { return slot_of(s.member); }, range, types \
+#define KEY(member, range, ...)                                                    \
+  RopeKey {                                                                        \
+#member, [](RopeScaling & s) { return slot_of(s.member); }, range, __VA_ARGS__ \
   }
 
 // In the order in which they are printed.
 constexpr RopeKey keys_of_rope[] = {
-    KEY(rope_type, any(), "linear yarn llama3"),
-    KEY(factor, between(1, most_factor), "linear yarn llama3"),
-    KEY(original_max_position_embeddings, between(1, most_positions), "yarn llama3"),
+    KEY(rope_type, any(), "linear yarn llama3", "linear yarn llama3"),
+    KEY(factor, between(1, most_factor), "linear yarn llama3", "linear yarn llama3"),
+    KEY(original_max_position_embeddings, between(1, most_positions), "yarn llama3", "llama3"),
     KEY(attention_factor, above_zero(most_factor), "yarn"),
     KEY(mscale, above_zero(most_factor), "yarn"),
     KEY(mscale_all_dim, above_zero(most_factor), "yarn"),
     KEY(beta_fast, above_zero(most_factor), "yarn"),
     KEY(beta_slow, above_zero(most_factor), "yarn"),
-    KEY(low_freq_factor, above_zero(most_factor), "llama3"),
-    KEY(high_freq_factor, above_zero(most_factor), "llama3"),
+    KEY(low_freq_factor, above_zero(most_factor), "llama3", "llama3"),
+    KEY(high_freq_factor, above_zero(most_factor), "llama3", "llama3"),
 };
 #undef KEY
 
@@ -425,6 +425,14 @@ bool Field::is_of(const Family& family) const {
   return section_of(path) != "model" || path == "model.model_type" || family.has(key_of(path));
 }
 
+void replace_path(std::string& text, std::string_view path, std::string_view name) {
+  for (std::size_t at = 0; (at = text.find(path, at)) != text.npos; ++at) {
+    const std::size_t end = at + path.size();
+    const bool whole = end == text.size() || !(std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_');
+    if (whole) text.replace(at, path.size(), name);
+  }
+}
+
 std::string in_names_of(const Family& family, std::string text) {
   Config config;
   for (const Field& field : table) {
@@ -432,13 +440,7 @@ std::string in_names_of(const Family& family, std::string text) {
     const Slot slot = field.slot(config);
     const auto same = [&](const Field& other) { return other.is_of(family) && slots_equal(other.slot(config), slot); };
     const auto other = std::ranges::find_if(table, same);
-    if (other == std::end(table)) continue;
-    for (std::size_t at = 0; (at = text.find(field.path, at)) != text.npos; ++at) {
-      const std::size_t end = at + field.path.size();
-      const bool whole =
-          end == text.size() || !(std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_');
-      if (whole) text.replace(at, field.path.size(), other->path);
-    }
+    if (other != std::end(table)) replace_path(text, field.path, other->path);
   }
   return text;
 }

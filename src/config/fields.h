@@ -64,7 +64,9 @@ struct RopeKey {
   std::string_view name;
   Slot (*slot)(RopeScaling&);
   Range range;
-  std::string_view types;  // rope_types that have it; null or absent where it may be
+  std::string_view types;        // rope_types that have it
+  std::string_view needed = {};  // those that have no default for it
+  bool needed_by(RopeType type) const { return needed.find(config::name(type)) != needed.npos; }
   bool of(RopeType type) const { return types.find(config::name(type)) != types.npos; }
 };
 std::span<const RopeKey> rope_keys();
@@ -73,6 +75,8 @@ std::span<const Field> fields();
 // The field of any family, or of this one; null if there is none.
 const Field* find_field(std::string_view path);
 const Field* find_field(std::string_view path, const Family& family);
+// Writes `name` where the text has this field's path.
+void replace_path(std::string& text, std::string_view path, std::string_view name);
 // The text with the names that fields of other families have in it replaced by those of this one.
 std::string in_names_of(const Family& family, std::string text);
 Model defaults_of(const Family& family);

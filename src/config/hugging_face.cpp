@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "fields.h"
@@ -109,56 +110,57 @@ Result<ordered_json> read_text(const std::filesystem::path& file) {
 // The family that has a model_type of config.json, and whether that is its mixtures' own; null: no family has it.
 std::pair<const Family*, bool> family_of(const json& type) {
   for (const Family* family : families_known()) {
-    if (family->file.tensors[0].empty()) continue;  // it has no files yet
     if (type == family->name) return {family, false};
     if (const std::string_view moe = family->file.moe_type; !moe.empty() && type == moe) return {family, true};
   }
   return {};
 }
 
-std::vector<std::string_view> names_with_files() {
-  std::vector<std::string_view> names;
-  for (const Family* family : families_known())
-    if (family_of(family->name).first) names.push_back(family->name);
-  return names;
-}
-
 class ConfigReader {
  public:
-  ConfigReader(const std::filesystem::path& file, std::span<const std::string> accepted)
+  // accepted: null for all fields.
+  ConfigReader(const std::filesystem::path& file, const std::span<const std::string>* accepted)
       : file_(file), accepted_(accepted) {}
 
   Result<Config> operator()() {
     LANCET_ASSIGN(ordered_json text, read_text(file_));
+    const ordered_json written = text;
     if (const json rope = text.value("rope_parameters", ordered_json()); !rope.is_null()) {
-      rope_ = "rope_parameters";
+      spelled_["rope_scaling"] = "rope_parameters";
       if (rope.is_object() && rope.contains("rope_theta")) spelled_["rope_theta"] = "rope_parameters.rope_theta";
     }
     LANCET_TRY(to_version_4(text, file_));
     const json type = text.value("model_type", json());
     const auto [family, is_moe_type] = family_of(type);
     if (!family)
-      return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(names_with_files(), "\", \"")),
-                   shown(type));
+      return wrong(file_, "model_type", fmt::format("one of \"{}\"", fmt::join(family_names(), "\", \"")), shown(type));
     family_ = family;
-    const json window = text.value("sliding_window", ordered_json()),
-               positions = text.value("max_position_embeddings", ordered_json());
+    const json window = text.value("sliding_window", ordered_json());
+    positions_ = text.value("max_position_embeddings", ordered_json());
     blocks_ = text.value("num_hidden_layers", text.value("n_layer", ordered_json()));
-    whole_window_ = window.is_number() && positions.is_number() && window >= positions;
+    whole_window_ = window.is_number() && positions_.is_number() && window >= positions_;
     format_ = &family->file;
+    if (const auto first = format_->first_window; first && window.is_number()) {
+      const json from = text.value("max_window_layers", ordered_json(*first));
+      has_no_window_ = !text.value("layer_types", ordered_json()).is_null() ||
+                       (from.is_number() && blocks_.is_number() && from >= blocks_);
+    }
     model_["model_type"] = family->name;
     has_experts_ = format_->moe_type.empty() || is_moe_type;
     if (!has_experts_) model_["moe_layer_freq"] = 0;
     for (const auto& [key, value] : text.items())
       if (key != "model_type") LANCET_TRY(take(key, value));
     LANCET_TRY(check_needed());
+    LANCET_TRY(check_accepted(written));
     const json whole{{"model", model_}, {"train", {{"micro_batch_size", 1}}}};
+    const std::string where = file_.string() + ": ";
     auto config = parse(json_text(whole), file_.string());
-    if (!config.ok()) return of_file(config.error().message);
+    if (!config.ok()) return data_error(where + as_spelled(config.error().message.substr(where.size())));
     config->train.micro_batch_size = config->model.router_group_size.value_or(1);  // a multiple of it
     config->train.seq_len = std::min<std::int64_t>(config->model.n_positions, 4096);
     config->train.lr = 1e-5;
-    if (const Status status = check(*config, 1); !status.ok()) return of_file(status.error().message);
+    if (const Status status = check(*config, 1); !status.ok())
+      return data_error(where + as_spelled(status.error().message.substr(std::string_view("config: ").size())));
     if (is_moe_type && !config->model.has_moe())
       return wrong(file_, "moe_layer_freq", fmt::format("1 or more in a {}", format_->moe_type),
                    "0: no layer of experts");
@@ -180,6 +182,7 @@ class ConfigReader {
       for (const FixedField& field : fields)
         if (field.name == key) fixed = &field;
     if (whole_window_ && (key == "sliding_window" || (key == "use_sliding_window" && value.is_boolean()))) return {};
+    if (has_no_window_ && key == "sliding_window") return {};
     if (fixed) return check_fixed(*fixed, value);
     if (key == "layer_types") return check_attention(value);
     bool ours = false;
@@ -187,7 +190,7 @@ class ConfigReader {
     for_each_field([&](const FileField& field) {
       if (key != field.name && key != field.other_name) return;
       ours = true;
-      spelled_.emplace(field.name, key == "rope_scaling" ? std::string(rope_) : key);
+      spelled_.emplace(field.name, key);
       json now = value;
       if (key == "rope_scaling") status = read_rope(value, now);
       if (!status.ok()) return;
@@ -199,46 +202,62 @@ class ConfigReader {
     });
     if (!status.ok()) return status;
     const auto has = [&](auto names) { return std::ranges::find(names, key) != names.end(); };
-    if (ours || has(format_->unused) || has(std::span(unused_by_all)) || is_accepted(key)) return {};
+    if (ours || value.is_null() || has(format_->unused) || has(std::span(unused_by_all)) || is_accepted(key)) return {};
     return unknown(key, fmt::format("a field of {}", shown(model_["model_type"])));
   }
 
-  bool is_accepted(std::string_view name) const { return std::ranges::find(accepted_, name) != accepted_.end(); }
+  // The text with the fields of a config named as in the file.
+  std::string as_spelled(std::string text) const {
+    for (const Field& field : fields()) {
+      const auto at = spelled_.find(key_of(field.path));
+      if (section_of(field.path) == "model")
+        replace_path(text, field.path, at == spelled_.end() ? key_of(field.path) : at->second);
+    }
+    return text;
+  }
+
+  bool is_accepted(const std::string& name) {
+    if (!accepted_) return true;
+    if (std::ranges::find(*accepted_, name) == accepted_->end()) return false;
+    used_.insert(name);
+    return true;
+  }
+
+  // Each name that is accepted passes over something of the file.
+  Status check_accepted(const ordered_json& written) const {
+    if (!accepted_) return {};
+    for (const std::string& name : *accepted_) {
+      if (used_.contains(name)) continue;
+      const std::string outer(section_of(name)), inner(key_of(name));
+      const ordered_json object = outer.empty() ? written : written.value(outer, ordered_json());
+      const bool is_there = object.is_object() && object.contains(inner);
+      if (is_there)
+        return config_error(
+            fmt::format("--accept-field {}: expected a field that must be accepted, found one that {} is read with",
+                        cut(name, 60), file_.string()));
+      return config_error(fmt::format("--accept-field {}: expected a field of {}, found none of that name",
+                                      cut(name, 60), file_.string()));
+    }
+    return {};
+  }
 
   Error unknown(const std::string& name, const std::string& kind) const {
     return wrong(file_, cut(name, 60), kind + " that is known here",
                  fmt::format("another one; --accept-field {} passes it over", cut(name, 60)));
   }
 
-  // A run config's error as one of the file, which has no sections, and fields under names of its own.
-  Error of_file(std::string_view message) const {
-    constexpr std::string_view section = "model.";
-    std::string text = file_.string() + ": ";
-    for (const std::string_view start : {std::string_view(text), std::string_view("config: ")})
-      if (message.starts_with(start)) message.remove_prefix(start.size());
-    for (std::size_t at; (at = message.find(section)) != message.npos;) {
-      text += message.substr(0, at);
-      message.remove_prefix(at + section.size());
-      const auto end = std::ranges::find_if_not(message, [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
-      const std::string name(message.begin(), end);
-      const auto spelled = spelled_.find(name);
-      text += spelled == spelled_.end() ? name : spelled->second;
-      message.remove_prefix(name.size());
-    }
-    return data_error(text + std::string(message));
-  }
-
   // A field that has a value of another model.
-  Status other(std::string_view name, std::string_view expected, const json& found) const {
-    if (is_accepted(name)) return {};
+  Status other(std::string_view name, std::string_view expected, const json& found) {
+    if (is_accepted(std::string(name))) return {};
     return wrong(file_, name, expected, fmt::format("{}; --accept-field {} passes it over", shown(found), name));
   }
 
   // rope_scaling as a run config has it, or null.
-  Status read_rope(const json& value, json& rope) const {
+  Status read_rope(const json& value, json& rope) {
     rope = rope_of(value);
     if (!rope.is_object()) return {};
-    if (rope.contains("type")) return wrong(file_, rope_, "the same type and rope_type", shown(value));
+    const std::string& field = spelled_.at("rope_scaling");
+    if (rope.contains("type")) return wrong(file_, field, "the same type and rope_type", shown(value));
     const json type = rope.value("rope_type", json());
     const auto words = words_of(RopeType{});
     if (type != "default" && std::ranges::find(words, type) == words.end()) return {};  // the parser says which
@@ -248,7 +267,7 @@ class ConfigReader {
         return key.name == name && (name == "rope_type" || key.types.find(type.get<std::string>()) != key.types.npos);
       };
       if (std::ranges::any_of(rope_keys(), is_known)) continue;
-      const std::string path = fmt::format("{}.{}", rope_, name);
+      const std::string path = fmt::format("{}.{}", field, name);
       if (!is_accepted(path) && !is_accepted("rope_scaling." + name))
         return unknown(path, fmt::format("a member of rope_type {}", shown(type)));
       rope.erase(name);
@@ -258,7 +277,7 @@ class ConfigReader {
   }
 
   // Of each block.
-  Status check_attention(const json& kinds) const {
+  Status check_attention(const json& kinds) {
     const auto is_full = [&](const json& kind) {
       return kind == "full_attention" || (whole_window_ && kind == "sliding_attention");
     };
@@ -267,12 +286,17 @@ class ConfigReader {
     return other("layer_types", fmt::format("\"full_attention\" for each of {} blocks", shown(blocks_)), kinds);
   }
 
-  Status check_fixed(const FixedField& field, const json& value) const {
+  Status check_fixed(const FixedField& field, const json& value) {
     const json one = json_of(field.value);
     if (field.any || value == one) return {};
     for (const json& same : json_of(field.synonyms))
       if (value == same) return {};
-    return other(field.name, field.value, value);
+    const bool is_window = field.name == "sliding_window";
+    std::string expected(field.value);
+    if (is_window || field.name == "use_sliding_window")
+      expected += fmt::format(" or {}at least max_position_embeddings = {}", is_window ? "" : "a sliding_window of ",
+                              shown(positions_));
+    return other(field.name, expected, value);
   }
 
   Status check_needed() const {
@@ -288,14 +312,15 @@ class ConfigReader {
   }
 
   const std::filesystem::path& file_;
-  std::span<const std::string> accepted_;
+  const std::span<const std::string>* accepted_;
+  std::set<std::string> used_;  // of accepted_
   const Family* family_ = nullptr;
   const FileFormat* format_ = nullptr;
   bool has_experts_ = false;
-  std::string_view rope_ = "rope_scaling";      // the file's name for it
-  std::map<std::string, std::string> spelled_;  // the file's names of the fields that it has
-  json blocks_;
-  bool whole_window_ = false;  // attention's window holds the longest sequence
+  std::map<std::string, std::string, std::less<>> spelled_;  // the file's name for a field
+  json blocks_, positions_;
+  bool whole_window_ = false;   // attention's window holds the longest sequence
+  bool has_no_window_ = false;  // no block has the window, or layer_types says which has
   json model_ = json::object();
 };
 
@@ -320,8 +345,10 @@ std::string warning_of_factor(const Model& model) {
 }
 
 Result<Config> read_hugging_face(const std::filesystem::path& file, std::span<const std::string> accepted) {
-  return ConfigReader(file, accepted)();
+  return ConfigReader(file, &accepted)();
 }
+
+Result<Config> read_accepted(const std::filesystem::path& file) { return ConfigReader(file, nullptr)(); }
 
 bool is_hugging_face(const std::filesystem::path& folder) {
   const auto has = [&](std::string_view name) {

@@ -162,10 +162,11 @@ struct Reader {
     x->emplace();
     for (const RopeKey& key : rope_keys()) {
       const auto found = value.find(key.name);
-      if (found == value.end() && (key.name == "rope_type" || key.name == "factor"))
-        return wrong(where, fmt::format("an object with {}", key.name), value);
-      if (found == value.end() || !key.of((*x)->rope_type)) continue;
       const std::string inner = fmt::format("{}.{}", where, key.name);
+      const bool missing = found == value.end();
+      if (key.needed_by((*x)->rope_type) && (missing || found->is_null()))
+        return config_error(fmt::format("{}: expected a value, found {}", inner, missing ? "none" : "null"));
+      if (missing || !key.of((*x)->rope_type)) continue;
       LANCET_TRY(std::visit(Reader{inner, key.range, *found}, key.slot(**x)));
     }
     for (const auto& [name, ignored] : value.items())
@@ -303,7 +304,8 @@ Status read_from(Config& config, const json& root, const Origin& origin, std::sp
                                       origin.of("model." + key), shown(value)));
   if (const auto log = root.find("log"); log != root.end() && log->is_object())
     if (const auto at = log->find("run_dir"); at != log->end() && at->is_string() && *at != "") run_dir = *at;
-  LANCET_ASSIGN(config, read_hugging_face(folder_of(from, run_dir) / "config.json", accepted));
+  const std::filesystem::path folder = folder_of(from, run_dir), file = folder / "config.json";
+  LANCET_ASSIGN(config, folder == from ? read_hugging_face(file, accepted) : read_accepted(file));
   if (!config.model.experts_choose()) config.model.capacity_factor.reset();
   config.model.router_group_size.reset();
   const Train trained = config.train;

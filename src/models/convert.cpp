@@ -314,14 +314,11 @@ config::Model exported_model(const config::Config& config) {
 
 Status export_hugging_face(const config::Model& model, const run::ReadParameter& read, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
-  if (model.family().file.tensors[0].empty())
-    return config_error(
-        fmt::format("model.model_type: expected a family with files of Hugging Face's format, found "
-                    "\"{}\", whose weights are not exported",
-                    model.family().name));
-  if (model.family().file.moe_type.empty() && model.has_moe() && model.router != config::Router::top_k)
-    return config_error(fmt::format("model.router: expected \"top_k\", as {} has it at Hugging Face, found \"{}\"",
-                                    model.family().name, name(model.router)));
+  config::Model theirs;
+  model.family().set_defaults(theirs);
+  if (model.family().file.moe_type.empty() && model.has_moe() && model.router != theirs.router)
+    return config_error(fmt::format("model.router: expected \"{}\", as {} has it at Hugging Face, found \"{}\"",
+                                    name(theirs.router), model.family().name, name(model.router)));
   Export files(model, read, options);
   LANCET_TRY(run::check_new_folder(out, files.plan()));
   LANCET_ASSIGN(run::NewFolder folder, run::NewFolder::create(out));

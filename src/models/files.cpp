@@ -75,13 +75,7 @@ Result<std::string> config_text(const config::Model& model, const HuggingFaceExp
         text[field.name] = text[other];
         text.erase(other);
       }
-    std::vector<std::string> all;  // its fields were accepted when it was imported
-    for (const auto& [name, value] : text.items()) {
-      all.push_back(name);
-      if (name != "rope_scaling") continue;
-      for (const auto& [member, ignored] : value.items()) all.push_back("rope_scaling." + member);
-    }
-    LANCET_ASSIGN(const config::Config before, config::read_hugging_face(file, all));
+    LANCET_ASSIGN(const config::Config before, config::read_accepted(file));
     const ordered_json original = fields_of(before.model);
     for (const auto& [name, value] : fields.items())
       if (!original.contains(name) || value != original[name]) text[name] = value;

@@ -152,7 +152,8 @@ void check_same_folder(const std::string& hf, const std::string& out, const std:
 }  // namespace
 
 TEST_CASE("a model that was imported and not trained is exported as it was, directly as well") {
-  const std::string name = GENERATE("llama", "qwen3", "mixtral", "qwen3_moe", "qwen3_moe_yarn", "qwen2_moe", "olmoe");
+  const std::string name =
+      GENERATE("llama", "qwen3", "mixtral", "qwen3_moe", "qwen3_moe_yarn", "qwen2_moe", "olmoe", "dots1");
   const test::TemporaryFolder folder;
   const std::string hf = family_folder(folder, name), run = folder / "run", out = folder / "out";
   const auto imported = test::lancet("import --from " + hf + " --out " + run);
@@ -180,6 +181,14 @@ TEST_CASE("a field that is not known is an error unless it is accepted, and is e
   CHECK(refused.lines_with("error: " + hf + "/config.json: new_scale: expected a field of \"qwen3\" that is known") ==
         1);
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
+  for (const std::string& command : {import, "export --to hf --from " + hf + " --out " + (folder / "out"),
+                                     "eval --data none.bin --from " + hf, "generate --prompt a --from " + hf}) {
+    const auto needless = test::lancet(command + " --accept-field new_scale --accept-field newer");
+    INFO(needless.output);
+    CHECK(needless.code == 2);
+    CHECK(needless.lines_with("error: --accept-field newer: expected a field of " + hf +
+                              "/config.json, found none of that name") == 1);
+  }
   REQUIRE(test::lancet(import + " --accept-field new_scale").code == 0);
   REQUIRE(test::lancet("export --to hf --from " + (folder / "run") + " --out " + (folder / "out")).code == 0);
   check_same_folder(hf, folder / "out");

@@ -168,9 +168,6 @@ TEST_CASE("a family's fields have its names") {
   CHECK(to_json(yarn).find(
             R"("rope_scaling": {"rope_type": "yarn", "factor": 8, "mscale": 0.5, "beta_fast": 20, "beta_slow": 1})") !=
         std::string::npos);
-  const Config llama3 = *scaled(R"({"rope_type": "llama3", "factor": 8})");
-  CHECK_FALSE(llama3.model.rope_scaling->original_max_position_embeddings);
-  CHECK(llama3.model.resolved().rope_scaling->original_max_position_embeddings == 1024);
   CHECK(yarn.model.rope_scaling->rope_type == RopeType::yarn);
   CHECK(yarn.model.rope_scaling->beta_fast == 20);
   CHECK_FALSE(scaled("null")->model.rope_scaling);
@@ -181,8 +178,27 @@ TEST_CASE("a family's fields have its names") {
         "c.json: model.rope_scaling.factor: expected a number in [1, 1000000], found 0.5");
   CHECK(scaled(R"({"rope_type": "linear", "factor": 2, "beta_fast": 4})").error().message ==
         "c.json: model.rope_scaling: unknown key 'beta_fast' of rope_type linear");
-  CHECK(check(*scaled(R"({"rope_type": "llama3", "factor": 8, "high_freq_factor": 1})"), 1).error().message ==
+  const nlohmann::json llama3{{"rope_type", "llama3"},
+                              {"factor", 8},
+                              {"original_max_position_embeddings", 64},
+                              {"low_freq_factor", 1},
+                              {"high_freq_factor", 1}};
+  CHECK(check(*scaled(llama3.dump()), 1).error().message ==
         "config: model.rope_scaling.high_freq_factor: expected above low_freq_factor = 1, found 1");
+  for (const auto& [member, ignored] : llama3.items()) {
+    nlohmann::json without = llama3;
+    without.erase(member);
+    CHECK(scaled(without.dump()).error().message ==
+          "c.json: model.rope_scaling." + member + ": expected a value, found none");
+    without[member] = nullptr;
+    CHECK(scaled(without.dump()).error().message ==
+          "c.json: model.rope_scaling." + member + ": expected a value, found null");
+  }
+  for (const char* const type : {"linear", "yarn"})
+    CHECK(scaled(fmt::format(R"({{"rope_type": "{}"}})", type)).error().message ==
+          "c.json: model.rope_scaling.factor: expected a value, found none");
+  CHECK_FALSE(scaled(R"({"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": null})")
+                  ->model.rope_scaling->original_max_position_embeddings);
   const Config qwen2 = good(R"({"model": {"model_type": "qwen2_moe", "hidden_size": 48, "num_hidden_layers": 4,
     "decoder_sparse_step": 2, "mlp_only_layers": [1], "shared_expert_intermediate_size": 30}})");
   for (std::int64_t block = 0; block < 4; ++block) CHECK(qwen2.model.is_moe(block) == (block == 3));

@@ -42,6 +42,11 @@ MODELS = {  # name: config, seed
     "olmoe": (dict(SIZES, model_type="olmoe", architectures=["OlmoeForCausalLM"], attention_bias=False, clip_qkv=1.5,
                    num_experts=6, num_experts_per_tok=3, norm_topk_prob=False, output_router_logits=False,
                    router_aux_loss_coef=0.01, rms_norm_eps=1e-5, tie_word_embeddings=False), 26),
+    "dots1": (dict(SIZES, model_type="dots1", architectures=["Dots1ForCausalLM"], num_hidden_layers=3,
+                   attention_bias=False, first_k_dense_replace=1, n_routed_experts=8, n_shared_experts=2,
+                   num_experts_per_tok=3, moe_intermediate_size=12, n_group=4, topk_group=2, norm_topk_prob=True,
+                   routed_scaling_factor=2.5, scoring_func="noaux_tc", sliding_window=None, max_window_layers=3,
+                   layer_types=["full_attention"] * 3, tie_word_embeddings=False), 30),
 }
 # Positions beyond those of the training, and biases of attention.
 SCALED = dict(attention_bias=True, num_hidden_layers=1, head_dim=12, rope_theta=100.0)
@@ -63,6 +68,8 @@ def head_dim(c):
 def is_sparse(c, block):
     if c["model_type"] in ("mixtral", "olmoe"):
         return True
+    if c["model_type"] == "dots1":
+        return block >= c["first_k_dense_replace"]
     return "num_experts" in c and block not in c["mlp_only_layers"] and (block + 1) % c["decoder_sparse_step"] == 0
 
 
@@ -114,7 +121,7 @@ def attention(w, name, x, c):
         q, k = rms_norm(q, w[name + ".q_norm.weight"], c), rms_norm(k, w[name + ".k_norm.weight"], c)
         q, k, v = (t.clamp(-c["clip_qkv"], c["clip_qkv"]) for t in (q, k, v))
     q, k, v = (t.view(s, -1, size) for t in (q, k, v))
-    if c["model_type"].startswith("qwen3"):
+    if c["model_type"].startswith(("qwen3", "dots1")):
         q, k = rms_norm(q, w[name + ".q_norm.weight"], c), rms_norm(k, w[name + ".k_norm.weight"], c)
     q, k = rotated(q, c), rotated(k, c)
     out = []
@@ -134,17 +141,34 @@ def names_of_ffn(c, name):
                                     ("gate_proj", "up_proj", "down_proj"))]
 
 
+def route(w, name, x, c):
+    """The weights and the experts of each token, [S, K]."""
+    logits = F.linear(x, w[name + ".gate.weight"])
+    if c["model_type"] != "dots1":
+        best = torch.softmax(logits, -1).topk(c["num_experts_per_tok"], -1)
+        return best.values, best.indices
+    scores = torch.sigmoid(logits)
+    choice = scores + w[name + ".gate.e_score_correction_bias"]  # of which a token may take those of its best groups
+    groups = choice.view(len(x), c["n_group"], -1)
+    best = groups.topk(2, -1).values.sum(-1).topk(c["topk_group"], -1).indices
+    is_open = torch.zeros(groups.shape[:2], dtype=torch.bool).scatter(1, best, True)
+    experts = groups.masked_fill(~is_open[:, :, None], -math.inf).flatten(1).topk(c["num_experts_per_tok"], -1).indices
+    assert (experts != scores.topk(c["num_experts_per_tok"], -1).indices).any()
+    return scores.gather(1, experts), experts
+
+
 def sparse(w, name, x, c):
-    p = torch.softmax(F.linear(x, w[name + ".gate.weight"]), -1)
-    best = p.topk(c["num_experts_per_tok"], -1)
-    weights = best.values
+    weights, experts = route(w, name, x, c)
     if c["model_type"] == "mixtral" or c["norm_topk_prob"]:
         weights = weights / weights.sum(-1, keepdim=True)
+    weights = weights * c.get("routed_scaling_factor", 1)
     y = torch.stack([sum(weight * swiglu(w, x[t], *names_of_ffn(c, f"{name}.experts.{e}"))
-                         for weight, e in zip(weights[t], best.indices[t].tolist())) for t in range(len(x))])
+                         for weight, e in zip(weights[t], experts[t].tolist())) for t in range(len(x))])
     if c["model_type"] == "qwen2_moe":
         gate = torch.sigmoid(F.linear(x, w[name + ".shared_expert_gate.weight"]))
         y = y + gate * swiglu(w, x, *names_of_ffn(c, name + ".shared_expert"))
+    if c["model_type"] == "dots1":
+        y = y + swiglu(w, x, *names_of_ffn(c, name + ".shared_experts"))
     return y
 
 
@@ -179,7 +203,7 @@ def shapes(c):
         result[name + ".self_attn.o_proj.weight"] = [d, heads * size]
         if c.get("attention_bias"):
             result[name + ".self_attn.o_proj.bias"] = [d]
-        if c["model_type"].startswith("qwen3"):
+        if c["model_type"].startswith(("qwen3", "dots1")):
             for p in "qk":
                 result[f"{name}.self_attn.{p}_norm.weight"] = [size]
         if c["model_type"] == "olmoe":
@@ -190,13 +214,17 @@ def shapes(c):
         if not is_sparse(c, i):
             ffn(block, c["intermediate_size"])
             continue
-        experts = c.get("num_experts", c.get("num_local_experts"))
+        experts = next(c[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if n in c)
         result[block + ".gate.weight"] = [experts, d]
+        if c["model_type"] == "dots1":
+            result[block + ".gate.e_score_correction_bias"] = [experts]
         for e in range(experts):
             ffn(f"{block}.experts.{e}", c.get("moe_intermediate_size", c["intermediate_size"]))
         if c["model_type"] == "qwen2_moe":
             ffn(block + ".shared_expert", c["shared_expert_intermediate_size"])
             result[block + ".shared_expert_gate.weight"] = [1, d]
+        if c["model_type"] == "dots1":
+            ffn(block + ".shared_experts", c["n_shared_experts"] * c["moe_intermediate_size"])
     result["model.norm.weight"] = [d]
     if not c["tie_word_embeddings"]:
         result["lm_head.weight"] = [c["vocab_size"], d]

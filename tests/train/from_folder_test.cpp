@@ -78,6 +78,7 @@ TEST_CASE("ranks of any mesh start with a folder's weights, and a run with check
       {"gpt2_moe", 2, R"({"tensor": 2})", "{}"},
       {"olmoe", 2, R"({"tensor": 2})", "{}"},
       {"qwen2_moe", 4, R"({"tensor": 2})", R"({"zero": 1, "dtype": "bf16"})"},
+      {"dots1", 4, R"({"tensor": 2, "expert": 2})", R"({"zero": 1})"},
   }));
   INFO(name << " " << mesh);
   const test::TemporaryFolder folder;
@@ -98,6 +99,27 @@ TEST_CASE("ranks of any mesh start with a folder's weights, and a run with check
   CHECK(log.count("note: model.from " + hf + " was not needed: the run resumes") >= 1);
 }
 
+TEST_CASE("a run whose folder's field was accepted resumes without or with the option") {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder / "model", run = folder / "run";
+  fs::copy(fixture("llama"), hf);
+  json config = test::json_in(read_file(hf + "/config.json", "a config").value());
+  config["new_scale"] = 2;
+  folder.write("model/config.json", json_text(config));
+  json text = config_from(hf, run);
+  const std::vector<std::string> accepted = {"new_scale"};
+  CHECK(test::refused(config::parse(json_text(text), "c.json")).message.starts_with(hf + "/config.json: new_scale: "));
+  const auto begun = config::parse(json_text(text), "c.json", {}, accepted);
+  CHECK(test::train_run(*test::good(begun), 2, {.accepted = accepted}).message.empty());
+  fs::remove_all(hf);
+  for (int step = 2; step <= 3; ++step) {
+    text["train"]["steps"] = step;
+    const auto again = config::parse(json_text(text), "c.json", {}, step == 2 ? std::vector<std::string>() : accepted);
+    CHECK(test::train_run(*test::good(again), 2).message.empty());
+    CHECK(test::losses(run).size() == std::size_t(step));
+  }
+}
+
 TEST_CASE("a folder's rope_scaling is the run's, under either key of its type") {
   const test::TemporaryFolder folder;
   const std::string hf = folder / "model";
@@ -115,21 +137,20 @@ TEST_CASE("a folder's rope_scaling is the run's, under either key of its type") 
     CHECK(scaling->rope_type == config::RopeType::linear);
     CHECK(scaling->factor == 4);
   }
-  const auto refuse = [&](const std::string& message) {
+  const auto refuse = [&](const std::string& field, const std::string& message) {
     folder.write("model/config.json", json_text(text));
     const Error error = test::refused(config::parse(json_text(json{{"model", {{"from", hf}}}}), "test"));
     CHECK(error.code == ExitCode::data);
-    CHECK(error.message == hf + "/config.json: " + message);
+    CHECK(error.message == hf + "/config.json: " + field + message);
   };
   const std::string expected = R"(.rope_type: expected one of "linear", "yarn", "llama3", found )";
   text["rope_scaling"] = test::json_in(R"({"rope_type": "dynamic", "factor": 4})");
-  refuse("rope_scaling" + expected + "\"dynamic\"");
+  refuse("rope_scaling", expected + "\"dynamic\"");
   text.erase("rope_scaling");
   for (const char* type : {"null", "7", "[]"}) {  // of transformers 5's field
     text["rope_parameters"] = {{"rope_theta", 10000}, {"rope_type", test::json_in(type)}, {"factor", 2}};
-    refuse("rope_parameters" + (type == std::string("null")
-                                    ? R"(: expected an object with rope_type, found {"factor":2})"
-                                    : expected + type));
+    refuse("rope_parameters",
+           type == std::string("null") ? ".rope_type: expected a value, found none" : expected + type);
   }
 }
 

@@ -91,7 +91,7 @@ TEST_CASE("weights that are not finite are refused with the tensor's name") {
 
 TEST_CASE("wrong configs are refused, however large a model they request") {
   const auto [field, value, code, said] = GENERATE(table<std::string, std::string, ExitCode, std::string>({
-      {"model_type", "\"bloom\"", ExitCode::data, "config.json: model_type: expected one of \"gpt2\", \"llama\""},
+      {"model_type", "\"bloom\"", ExitCode::data, "config.json: model_type: expected one of \"gpt2\", \"dots1\""},
       {"new_field", "1", ExitCode::data,
        "config.json: new_field: expected a field of \"gpt2\" that is known here, found another one; --accept-field "
        "new_field passes it over"},

@@ -44,13 +44,16 @@ void stack_experts(File& file, const std::string& block, const std::string& stac
 }  // namespace
 
 TEST_CASE("stacked experts and transformers 5's fields are read, and exported with a tensor for each expert") {
-  const std::string name = GENERATE("mixtral", "qwen3_moe");
+  const std::string name = GENERATE("mixtral", "qwen3_moe", "dots1");
   const Changed changed(
       name,
       [&](File& file) {
-        if (name == "qwen3_moe")
-          return stack_experts(file, "model.layers.1.mlp", "model.layers.1.mlp",
-                               "gate_proj.weight up_proj.weight down_proj.weight");
+        if (name != "mixtral") {
+          for (const std::string block : {"model.layers.1.mlp", "model.layers.2.mlp"})
+            if (file.bytes.contains(block + ".experts.0.up_proj.weight"))
+              stack_experts(file, block, block, "gate_proj.weight up_proj.weight down_proj.weight");
+          return;
+        }
         for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
           const std::string block = layer + std::string("block_sparse_moe"), stacked = layer + std::string("mlp");
           stack_experts(file, block, stacked, "w1.weight w3.weight w2.weight");
@@ -61,9 +64,10 @@ TEST_CASE("stacked experts and transformers 5's fields are read, and exported wi
         config["rope_parameters"] = {{"rope_theta", config["rope_theta"]}, {"rope_type", "default"}};
         config["dtype"] = config["torch_dtype"];
         for (const char* old : {"rope_theta", "rope_scaling", "torch_dtype"}) config.erase(old);
-        if (name != "qwen3_moe") return;
-        config["num_local_experts"] = config["num_experts"];
-        config.erase("num_experts");
+        if (name == "mixtral") return;
+        const char* const experts = name == "dots1" ? "n_routed_experts" : "num_experts";
+        config["num_local_experts"] = config[experts];
+        config.erase(experts);
       });
   HuggingFaceModel model = import_ok(changed.folder / "");
   const HuggingFaceExport options{.source = changed.folder / "", .types = model.imported.folder().types()};
@@ -102,6 +106,18 @@ TEST_CASE("an export of a family has the config.json of its own, and a tied head
               .ok());
   CHECK(File::read(folder / "t/model.safetensors").bytes.contains("lm_head.weight"));
   check_error(Changed("qwen3", with_head(std::byte(1))).error(), ExitCode::data, {"lm_head.weight", "a tied head"});
+}
+
+TEST_CASE("a model whose router is not the one of its family's files is not exported") {
+  const auto [name, expected, router] = GENERATE(table<std::string, std::string, config::Router>(
+      {{"dots1", "sigmoid", config::Router::top_k}, {"olmoe", "top_k", config::Router::sigmoid}}));
+  HuggingFaceModel model = import_ok(fixture(name));
+  model.config.model.router = router;
+  const test::TemporaryFolder folder;
+  const Error error = test::refused(export_hugging_face(model.config.model, values_of(model.store), folder / "s", {}));
+  CHECK(error.code == ExitCode::config);
+  CHECK(error.message == fmt::format("model.router: expected \"{}\", as {} has it at Hugging Face, found \"{}\"",
+                                     expected, name, config::name(router)));
 }
 
 TEST_CASE("an upcycled llama or qwen3 without noise computes what the dense model did") {

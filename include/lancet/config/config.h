@@ -171,7 +171,8 @@ struct Config {
 // Errors (ExitCode::config) name the file and the field or the line: bad syntax, an unknown key (with the nearest known
 // one), a key that appears twice, a wrong type, a value out of range. A config with model.from has the model of that
 // folder, or, if the run has checkpoints, of the files that it has kept of it; fields of `model` beside it are errors,
-// but for those of training. accepted: as for read_hugging_face(), whose data errors are returned.
+// but for those of training. accepted: as for read_hugging_face(), whose errors are returned; a run that has
+// checkpoints needs it no more.
 Result<Config> parse(std::string_view text, std::string_view origin, std::span<const std::string> overrides = {},
                      std::span<const std::string> accepted = {});
 // The same for a checkpoint's config, which another version may have written: keys that this one does not know are

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -49,15 +50,18 @@ struct FileFormat {
   std::string_view architecture;  // of config.json
   std::string_view prefix;        // of tensors' names, which may be missing in a file
   // Rows of parameters that a model has not are passed over.
-  std::array<std::span<const FileTensor>, 2> tensors;
+  std::array<std::span<const FileTensor>, 3> tensors;
   std::span<const std::string_view> buffers = {};  // ends of the names of tensors that carry no weights
   // Of config.json, in the order in which exports write them; those that the family has.
   std::span<const FileField> fields;
   std::array<std::span<const FixedField>, 2> fixed;
   std::span<const std::string_view> unused = {};  // fields that change nothing here, besides those of all families
-  // GPT-2's mixtures of experts have a model_type of their own, which transformers does not know, and more fields.
+  // The blocks from config.json's max_window_layers on have windows, unless its layer_types says which; this is the
+  // default. Null: the family has no such rule.
+  std::optional<std::int64_t> first_window = {};
+  // GPT-2's mixtures of experts have a model_type of their own, which transformers does not know.
   std::string_view moe_type = {}, moe_architecture = {};
-  std::span<const FileField> moe_fields = {};
+  std::span<const FileField> moe_fields = {};  // more fields of models with experts
 };
 
 }  // namespace lancet::config

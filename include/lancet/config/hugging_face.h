@@ -18,8 +18,11 @@ Result<nlohmann::ordered_json> read_file_config(const std::filesystem::path& fil
 // The config of a model in Hugging Face's format: the model's fields, and defaults for training. accepted: names of
 // fields, and of members as "rope_scaling.NAME" or, of rope_parameters, under either name, that are passed over
 // although they are not known or must have another value. Data errors name the file and the field: no such file,
-// another family, a field that is missing, unknown, out of range, or has a value that is not supported.
+// another family, a field that is missing, unknown, out of range, or has a value that is not supported. Config error:
+// an accepted name that passes over nothing.
 Result<Config> read_hugging_face(const std::filesystem::path& file, std::span<const std::string> accepted = {});
+// The same of a file that was read before, whose fields are all accepted.
+Result<Config> read_accepted(const std::filesystem::path& file);
 
 // Of a folder's model: transformers 4 takes YaRN's factor from the two lengths where a file has both, transformers 5
 // the file's, as here. "": both are the same model.

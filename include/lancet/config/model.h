@@ -46,7 +46,7 @@ constexpr std::string_view name(Enum value) { return words_of(value)[std::size_t
 struct RopeScaling {
   RopeType rope_type = RopeType::linear;
   double factor = 1;
-  std::optional<std::int64_t> original_max_position_embeddings;  // null: max_position_embeddings
+  std::optional<std::int64_t> original_max_position_embeddings;  // yarn's null: max_position_embeddings
   std::optional<double> attention_factor, mscale, mscale_all_dim;
   double beta_fast = 32, beta_slow = 1;
   double low_freq_factor = 1, high_freq_factor = 4;
@@ -143,8 +143,7 @@ struct Model {
     model.n_inner = inner();
     model.moe_intermediate_size = expert_inner();
     model.shared_expert_intermediate_size = shared_expert_intermediate_size.value_or(inner());
-    if (auto& scaling = model.rope_scaling; scaling && scaling->rope_type == RopeType::llama3)
-      scaling->original_max_position_embeddings = scaling->original_max_position_embeddings.value_or(n_positions);
+    model.router_topk_groups = topk_groups();
     return model;
   }
   // The same model, with num_local_experts in place of experts_per_rank.

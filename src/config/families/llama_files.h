@@ -27,16 +27,12 @@ inline constexpr FileTensor llama_tensors[] = {
     {"lm_head.weight", "lm_head.weight"},
 };
 
-// The experts of Qwen and of those that follow it.
+// The narrow experts of Qwen and of those that follow it.
 inline constexpr FileTensor qwen_experts[] = {
     {"h.N.moe.gate.weight", "model.layers.N.mlp.gate.weight"},
     {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.E.gate_proj.weight", gate},
     {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.E.up_proj.weight", up},
     {"h.N.moe.experts.c_proj.weight", "model.layers.N.mlp.experts.E.down_proj.weight"},
-    {"h.N.moe.shared_experts.c_fc.weight", "model.layers.N.mlp.shared_expert.gate_proj.weight", gate},
-    {"h.N.moe.shared_experts.c_fc.weight", "model.layers.N.mlp.shared_expert.up_proj.weight", up},
-    {"h.N.moe.shared_experts.c_proj.weight", "model.layers.N.mlp.shared_expert.down_proj.weight"},
-    {"h.N.moe.shared_experts.gate.weight", "model.layers.N.mlp.shared_expert_gate.weight"},
     {"h.N.moe.experts.c_fc.weight", "model.layers.N.mlp.experts.gate_up_proj", gate_up, 1},
     {"h.N.moe.experts.c_proj.weight", "model.layers.N.mlp.experts.down_proj", whole, 1},
 };
@@ -60,6 +56,11 @@ inline constexpr FileField rotary_fields[] = {{"vocab_size", true},
                                               {"clip_qkv"},
                                               {"num_experts", true, "num_local_experts"},
                                               {"num_local_experts", true, "num_experts"},
+                                              {"n_routed_experts", true, "num_local_experts"},
+                                              {"n_shared_experts", true},
+                                              {"first_k_dense_replace"},
+                                              {"n_group"},
+                                              {"topk_group"},
                                               {"num_experts_per_tok", true},
                                               {"moe_intermediate_size", true},
                                               {"shared_expert_intermediate_size", true},
@@ -75,12 +76,12 @@ inline constexpr std::string_view rotary_unused[] = {"output_router_logits", "pr
 
 inline constexpr std::string_view llama_buffers[] = {".rotary_emb.inv_freq"};
 
-// What all of them have; a family adds its architecture and its experts.
+// What all of them have; a family adds its architecture and its experts, those of a token and those of all tokens.
 constexpr FileFormat llama_files(std::string_view architecture, std::span<const FixedField> own_fixed,
-                                 std::span<const FileTensor> experts = {}) {
+                                 std::span<const FileTensor> experts = {}, std::span<const FileTensor> shared = {}) {
   return {.architecture = architecture,
           .prefix = "model.",
-          .tensors = {llama_tensors, experts},
+          .tensors = {llama_tensors, experts, shared},
           .buffers = llama_buffers,
           .fields = rotary_fields,
           .fixed = {rotary_fixed, own_fixed},
