@@ -20,6 +20,7 @@
 #include "lancet/run/checkpoint_tensors.h"
 #include "lancet/run/run_folder.h"
 #include "lancet/runtime/executor.h"
+#include "reference/models.h"
 #include "temporary_folder.h"
 #include "text.h"
 
@@ -28,9 +29,7 @@ namespace lancet::test::hf {
 namespace fs = std::filesystem;
 using lancet::models::Upcycle;
 
-inline fs::path fixture(const std::string& name) {
-  return fs::path(LANCET_SOURCE_DIR) / "tests/reference/hugging_face" / name;
-}
+inline fs::path fixture(const std::string& name) { return reference_model(name); }
 
 struct File {
   std::vector<checkpoint::TensorInfo> tensors;

@@ -52,9 +52,7 @@ std::vector<std::byte> halves(const std::vector<float>& values, const std::funct
 }  // namespace
 
 TEST_CASE("imported models give the logits of a PyTorch implementation") {
-  const std::string name = GENERATE("gpt2", "gpt2_moe", "gpt2_moe_shared", "gpt2_moe_sigmoid", "gpt2_moe_gshard",
-                                    "gpt2_moe_hash", "gpt2_moe_expert_choice", "llama", "qwen3", "mixtral", "qwen3_moe",
-                                    "qwen2_moe", "olmoe", "dots1", "llama_llama3", "qwen3_linear", "qwen3_moe_yarn");
+  const std::string name = GENERATE(from_range(test::reference_models()));
   HuggingFaceModel model = import_ok(fixture(name));
   CHECK(model.config.train.seq_len == 32);
   CHECK(model.config.train.dtype == DType::f32);
