@@ -79,7 +79,6 @@ const Field* find_field(std::string_view path, const Family& family);
 void replace_path(std::string& text, std::string_view path, std::string_view name);
 // The text with the names that fields of other families have in it replaced by those of this one.
 std::string in_names_of(const Family& family, std::string text);
-Model defaults_of(const Family& family);
 // Those of the first family that has the field.
 Config defaults_of(const Field& field);
 bool is_section(std::string_view path);              // "model", "data", ...

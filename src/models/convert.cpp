@@ -38,10 +38,7 @@ Result<config::Model> in_family(const config::Model& model, const config::Family
     config.model = of;
     return json_of(config::to_json(config))["model"];
   };
-  config::Model usual;
-  usual.model_type = model.model_type;
-  model.family().set_defaults(usual);
-  const nlohmann::json ours = fields_of(model), defaults = fields_of(usual);
+  const nlohmann::json ours = fields_of(model), defaults = fields_of(config::defaults_of(model.family()));
   nlohmann::json made{{"model_type", family.name}};
   for (const auto& [name, value] : ours.items())
     if (family.has(name))
@@ -314,8 +311,7 @@ config::Model exported_model(const config::Config& config) {
 
 Status export_hugging_face(const config::Model& model, const run::ReadParameter& read, const std::filesystem::path& out,
                            const HuggingFaceExport& options) {
-  config::Model theirs;
-  model.family().set_defaults(theirs);
+  const config::Model theirs = config::defaults_of(model.family());
   if (model.family().file.moe_type.empty() && model.has_moe() && model.router != theirs.router)
     return config_error(fmt::format("model.router: expected \"{}\", as {} has it at Hugging Face, found \"{}\"",
                                     name(theirs.router), model.family().name, name(model.router)));

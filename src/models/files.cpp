@@ -50,8 +50,7 @@ ordered_json fields_of(const config::Model& model) {
   ordered_json fields;
   for (const config::FileField& field : format.fields)
     if (model.family().has(field.name)) fields[field.name] = ours[field.name];
-  config::Model defaults;
-  model.family().set_defaults(defaults);
+  const config::Model defaults = config::defaults_of(model.family());
   if (!model.head_dim && !defaults.head_dim) fields.erase("head_dim");  // some families have it in no file
   if (model.has_moe())
     for (const config::FileField& field : format.moe_fields) fields[field.name] = ours[field.name];

@@ -198,8 +198,7 @@ void add(std::string& list, const std::string& entry) { list += (list.empty() ? 
 Status compare(const config::Config& config, const Manifest& manifest, ResumePoint::Kind kind, int ranks,
                const std::string& where, std::vector<std::string>& notes) {
   config::Config plain;
-  plain.model.model_type = config.model.model_type;
-  config.model.family().set_defaults(plain.model);
+  plain.model = config::defaults_of(config.model.family());
   const Values defaults = values_in(config::to_json(plain)), now = values_in(config::to_json(config));
   Values before = defaults;
   std::string changed, unknown;

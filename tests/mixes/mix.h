@@ -190,6 +190,9 @@ class Draw {
       set("model.tie_word_embeddings", one_in(2));
       if (one_in(2)) set("model.head_dim", one_of({4, 6}));
       if (one_in(2)) set("model.intermediate_size", one_of({12, 24}));
+      if (one_in(4)) set("model.rope_scaling", one_of({linear, yarn, llama3}));
+      for (const char* biases : {"model.qkv_bias", "model.attention_bias"}) set(biases, one_in(2));
+      if (one_in(2)) set("model.clip_qkv", one_of({0.05, 1.0}));
     }
     if (is_dense_) return;
     const int frequency = one_of({1, 1, 2});
@@ -197,6 +200,8 @@ class Draw {
     if (one_in(3) && frequency == 1) set("model.first_k_dense_replace", 1);
     if (one_in(3)) set("model.n_shared_experts", one_of({1, 2}));
     if (one_in(3)) set("model.moe_intermediate_size", one_of({12, 24}));
+    if (one_in(3)) set("model.shared_expert_intermediate_size", one_of({12, 24}));
+    if (one_in(3)) set("model.mlp_only_layers", "[0]");
   }
 
   void router() {
@@ -237,6 +242,11 @@ class Draw {
       set("model.router_z_loss_coef", one_of({0.0, 0.0, 0.01, 0.1}));
     }
   }
+
+  static constexpr std::string_view linear = R"({"rope_type": "linear", "factor": 2})";
+  static constexpr std::string_view yarn = R"({"rope_type": "yarn", "factor": 2})";
+  static constexpr std::string_view llama3 =
+      R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8})";
 
   const Route& one_of_routes() { return routes[random_() % routes.size()]; }
 

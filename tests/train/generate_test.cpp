@@ -103,6 +103,9 @@ TEST_CASE("single tokens, and a prompt in any pieces, give the logits of the who
   const int threads = GENERATE(1, 2);
   config::Config config = test::small_config();
   config.model.moe_layer_freq = freq;
+  if (freq == 0) test::set_family(config.model, "llama");
+  if (route.router == config::Router::random) test::set_family(config.model, "mixtral");
+  if (route.router == config::Router::sigmoid) test::set_family(config.model, "dots1");
   if (route.router == config::Router::batch_prioritized) test::set_family(config.model, "olmoe");
   if (route.router == config::Router::top_k)
     test::set_family(config.model, route.normalized ? "qwen3_moe" : "qwen2_moe");

@@ -48,8 +48,7 @@ inline void set_shared(config::Model& model) {
 // The small model with the blocks of a family with rotary positions, and what its fields allow beside them.
 inline void set_family(config::Model& model, std::string_view name) {
   const config::Family& family = *config::find_family(name);
-  config::Model defaults;
-  family.set_defaults(defaults);
+  const config::Model defaults = config::defaults_of(family);
   model.model_type = &family;
   model.num_key_value_heads = 2;
   model.head_dim = 6;

@@ -57,5 +57,7 @@ std::span<const Family* const> families_known();
 std::span<const std::string_view> family_names();
 // Null if there is none of this name.
 const Family* find_family(std::string_view name);
+// A model of the family whose other fields have their defaults.
+Model defaults_of(const Family& family);
 
 }  // namespace lancet::config
