@@ -40,19 +40,21 @@ std::ptrdiff_t attention_parts(const ir::Plan& plan, ir::Role role) {
 }  // namespace
 
 TEST_CASE("parts of the positions train like the whole sequence") {
-  const auto& [family, data] =
-      GENERATE(table<std::string, int>({{"gpt2", 1}, {"qwen3_moe", 1}, {"gpt2", 2}, {"olmoe", 2}}));
+  const auto& [family, data, tensor] = GENERATE(table<std::string, int, int>(
+      {{"gpt2", 1, 1}, {"qwen3_moe", 1, 1}, {"gpt2", 2, 1}, {"olmoe", 2, 1}, {"olmoe", 1, 2}, {"qwen2_moe", 1, 2}}));
   config::Config config = one_sequence(family, data == 2);
   config.mesh.data = data;
   config.mesh.expert = 2;
+  config.mesh.tensor = tensor;
+  const int ranks = 2 * data * tensor;
   const test::DeclaredCosts costs;
-  const Ran whole = test::run_of(config, 2 * data, 3, {.costs = &costs, .inspect = true});
+  const Ran whole = test::run_of(config, ranks, 3, {.costs = &costs, .inspect = true});
   REQUIRE(whole.policy() == "sequential");
   for (const auto& [policy, parts] : {std::pair{"lancet", 2}, {"flowmoe", 4}, {"partition", data == 1 ? 4 : 2}}) {
-    INFO(family << " on data " << data << ", expert 2: " << policy << " in " << parts);
+    INFO(family << " on data " << data << ", expert 2, tensor " << tensor << ": " << policy << " in " << parts);
     config.overlap.policy = policy;
     config.overlap.parts = parts;
-    const Ran found = test::run_of(config, 2 * data, 3, {.costs = &costs, .inspect = true});
+    const Ran found = test::run_of(config, ranks, 3, {.costs = &costs, .inspect = true});
     CHECK(attention_parts(found.plan, ir::Role::forward) >= parts);
     if (policy == std::string("flowmoe")) CHECK(attention_parts(found.plan, ir::Role::dx) >= parts - 1);
     test::check_records(found.records, whole.records, 2e-6);
